@@ -19,7 +19,7 @@ class LedgerCheck(Base):
     # How it is behind the head recorded outside the database, by the last survey; null: it is not.
     behind: Mapped[str | None] = mapped_column(Text)
     noticed_at: Mapped[datetime | None]
-    # The finding of the last full verification; null: no fault, or no verification yet.
+    # The finding of the last verification; null: no fault, or no verification yet.
     problem: Mapped[str | None] = mapped_column(Text)
     entries: Mapped[int | None]
     checked_at: Mapped[datetime | None]

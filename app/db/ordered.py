@@ -12,14 +12,13 @@ BATCH = 1000
 
 
 def in_order(
-    session: Session, entries: Select[Any], seq: InstrumentedAttribute[Any], last: int
+    session: Session, entries: Select[Any], seq: InstrumentedAttribute[Any], last: int, after: int = 0
 ) -> Iterator[Row[Any] | None]:
-    """Entries 1 … last in order; None in the place of the first one whose columns cannot be decoded.
+    """Entries after + 1 … last in order; None in the place of the first one whose columns cannot be decoded.
 
     Args:
         entries: selects the chain's entries, with `seq`.
     """
-    after = 0
     while True:
         query = entries.where(seq > after, seq <= last).order_by(seq)
         try:

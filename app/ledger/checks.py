@@ -1,13 +1,18 @@
-"""The full verification of every ledger, by the relay, once a day and when an owner asks for it: noted for admissions,
-answers, /readyz and /metrics.
+"""The verification of every ledger, by the relay: in full once a day, and from where it was when an owner asks for it.
+Noted for admissions, answers, /readyz and /metrics.
 
-One ledger at a time, the one that is due longest first. A verification reads every entry, so no request makes one: a
-hundred readers of a ledger of a million entries cost nothing.
+One ledger at a time, the one that is due longest first. No request makes one: a hundred readers of a ledger of a
+million entries cost nothing.
+
+What a verification goes on from is in the relay's memory alone. A relay's first verification of a ledger is in full. So
+is each one after a fault, and a fault that was found going on is looked for in full before it is noted. As long as the
+relay lives, a ledger must begin with the entries that it has verified.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel
@@ -18,7 +23,7 @@ from app.db.engine import Database
 from app.db.models import Account, LedgerCheck, table_of
 from app.db.upsert import insert_into
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
-from app.ledger.verify import verify
+from app.ledger.verify import Replayed, Verification, verify
 from core.ids import now, rfc3339
 
 logger = logging.getLogger(__name__)
@@ -26,12 +31,20 @@ logger = logging.getLogger(__name__)
 AGAIN = timedelta(minutes=10)
 
 
-def check_next(db: Database, heads: Heads, every: timedelta) -> bool:
+def check_next(db: Database, heads: Heads, every: timedelta, replayed: dict[str, Replayed] | None = None) -> bool:
     """Verifies the ledger that is due longest, if one is. Returns True if there was one.
 
-    A ledger is due when a verification was asked for, `every` after its last one, and AGAIN after one that failed.
+    A ledger is due when a verification was asked for, `every` after its last one, in full `every` after its last one in
+    full, and AGAIN after one that failed.
+
+    Args:
+        replayed: what this process has verified, by data set; changes. None: each verification is in full.
     """
-    moment = now()
+    moment, replayed = now(), {} if replayed is None else replayed
+    whole = [each for each, reached in replayed.items() if reached.in_full_at <= moment - every]
+    for each in whole:
+        with db.write() as session:
+            request(session, each)
     soon = LedgerCheck.problem.is_not(None) & (LedgerCheck.checked_at <= moment - min(AGAIN, every))
     is_due = or_(
         LedgerCheck.checked_at.is_(None),
@@ -46,7 +59,8 @@ def check_next(db: Database, heads: Heads, every: timedelta) -> bool:
     if not waiting:
         return False
     since = {row.dataset_id: _due_since(row.checked_at, row.requested_at, every) for row in waiting}
-    check(db, heads, min(since, key=lambda each: (since[each] or datetime.min.replace(tzinfo=moment.tzinfo), each)))
+    first = min(since, key=lambda each: (since[each] or datetime.min.replace(tzinfo=moment.tzinfo), each))
+    check(db, heads, first, replayed, in_full=first in whole)
     return True
 
 
@@ -57,14 +71,29 @@ def _due_since(checked_at: datetime | None, requested_at: datetime | None, every
     return min(checked_at + every, requested_at or checked_at + every)
 
 
-def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
-    """Verifies one ledger and notes the finding; returns the problem."""
-    began = now()
+def check(
+    db: Database,
+    heads: Heads,
+    dataset_id: str,
+    replayed: dict[str, Replayed] | None = None,
+    *,
+    in_full: bool = False,
+) -> str | None:
+    """Verifies one ledger and notes the finding; returns the problem. Arguments as in `check_next` and `verify`."""
+    began, replayed = now(), {} if replayed is None else replayed
+    since = replayed.get(dataset_id)
     entries = bad = count = head = None
     try:
-        recorded, outside = heads.read(dataset_id), heads.checkpoint(dataset_id)
         with db.read() as session:
-            found = verify(session, dataset_id, recorded, outside)
+            last = session.scalar(select(LedgerCheck.problem).where(LedgerCheck.dataset_id == dataset_id))
+        in_full = in_full or since is None or last is not None
+        found = _verified(db, heads, dataset_id, since, in_full)
+        if not (found.valid or in_full):
+            found = _verified(db, heads, dataset_id, since, True)
+        if found.replayed is not None:
+            replayed[dataset_id] = found.replayed
+        elif since is not None:
+            replayed[dataset_id] = replace(since, in_full_at=began)
         problem, entries, bad, count, head = (
             found.problem,
             found.entries,
@@ -88,6 +117,12 @@ def check(db: Database, heads: Heads, dataset_id: str) -> str | None:
     return problem
 
 
+def _verified(db: Database, heads: Heads, dataset_id: str, since: Replayed | None, in_full: bool) -> Verification:
+    recorded, outside = heads.read(dataset_id), heads.checkpoint(dataset_id)
+    with db.read() as session:
+        return verify(session, dataset_id, recorded, outside, since, in_full=in_full)
+
+
 def request(session: Session, dataset_id: str) -> None:
     """Asks for a verification of a ledger; one that waits already is it."""
     table = table_of(LedgerCheck)
@@ -101,7 +136,8 @@ def request(session: Session, dataset_id: str) -> None:
 
 
 class VerificationView(BaseModel):
-    """The last verification: the relay makes one a day, and one that is asked for; null if it has made none.
+    """The last verification: the relay makes one in full each day, and goes on from it when one is asked for; null if
+    it has made none.
 
     `entries` and `head` are the ledger's now, `checked_entries` and `checked_head` those that were verified at
     `checked_at`: if the two differ, `stale` is true. `first_bad_entry` is null if the chain fits, even if the account's

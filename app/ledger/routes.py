@@ -76,7 +76,7 @@ def list_entries(
 )
 def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
     """Shows the last verification: hash chain and balances recomputed from the entries, and the first entry that does
-    not fit. The relay makes one a day.
+    not fit. The relay makes one in full each day.
 
     Every head and checkpoint that a certificate or the relay has signed, and those recorded outside the database, must
     be in the chain. `stale` is true if the ledger has changed since.
@@ -98,7 +98,11 @@ def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> Verificati
 )
 def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationView:
     """Asks the relay for a new verification, one ledger at a time; `queued` is true until it begins. For the data set's
-    owner and admins."""
+    owner and admins.
+
+    It goes on from the entries that the relay has verified before, which it reads again once a day.
+    `scrimp ledger verify` recomputes them all on the caller's machine.
+    """
     with db.write() as session:
         dataset, _account = repository.dataset_with_account(
             session, require(session, caller, dataset_id, "own", blocks=True).id

@@ -32,7 +32,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from app.audit import record as audit
 from app.db.engine import Database
-from app.db.models import Dataset, LedgerCheck, LedgerEntry, SpentByKey, table_of
+from app.db.models import Account, Dataset, LedgerCheck, LedgerEntry, SpentByKey, table_of
 from app.ledger.blocks import family_of, lock_family
 from app.ledger.repository import dataset_with_account
 from core.ids import now
@@ -107,6 +107,21 @@ def problem_of(session: Session, dataset_id: str) -> str | None:
     family = _difference(members, ("key_id", "day"), ("family_charges",))
     comparisons = (own,) if named.parent_id is not None else (own, family)
     return PROBLEM if any(session.execute(each).first() is not None for each in comparisons) else None
+
+
+def total_of(session: Session, dataset_id: str) -> str | None:
+    """How the running sums of all keys together, and of all days, differ from what the account has spent; None if they
+    do not. One statement, which sees one moment."""
+    wrong = [
+        getattr(Account, f"{name}_spent")
+        != select(func.coalesce(func.sum(SPENT.c[name]), 0))
+        .where(SPENT.c.dataset_id == Account.dataset_id, of_days)
+        .scalar_subquery()
+        for name in ("train", "holdout")
+        for of_days in (SPENT.c.day == "", SPENT.c.day != "")
+    ]
+    drift = select(Account.dataset_id).where(Account.dataset_id == dataset_id, or_(*wrong))
+    return None if session.scalar(drift) is None else PROBLEM
 
 
 def _difference(datasets: Sequence[str], by: Sequence[str], sums: Sequence[str]) -> Select[Any]:

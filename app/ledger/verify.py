@@ -9,12 +9,30 @@ A chain that was rewritten or rolled back completely, with its row, is consisten
 those that certificates and the relay have signed, and those outside the database (app.ledger.transparency.anchors).
 Each of them must be in the chain, and each signature must be valid. The tree over the entries is recomputed, with its
 stored tiles.
+
+**Going on.** A verification that found no fault leaves its state after an earlier entry n (`Replayed`). Another one may
+go on from there. It reads the entries after n, the certificates of their jobs and a sum of the running sums.
+
+Theorem: let SHA-256 have no collisions, and let entries n+1 … m fit to the state after n. Then no other history before
+entry n+1 has hashes that follow from its content; and chain, tree, balances and pairing of entries 1 … m are what a
+verification in full finds of them.
+
+Proof: entry n+1 states the hash of entry n, and it fits only if that is the one that was recomputed from entries 1 … n.
+A chain with another entry among them would have another hash there. What is checked is a fold over the entries: its
+state after m follows from its state after n and the entries between. ∎
+
+So a history that was verified, and then rewritten or cut off, is found, even if all that is kept in the database and
+beside it agrees. A verification in full compares that hash too. Found by the next one in full alone: an entry up to n
+that was changed in place and keeps its hash, another certificate or checkpoint of these entries, and running sums whose
+total is right. The state lies in the memory of the process that verified: neither the database nor a folder has it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
 
 from sqlalchemy import Row, and_, func, or_, select
 from sqlalchemy.orm import Session
@@ -31,9 +49,12 @@ from app.ledger.transparency.heads import Head
 from app.ledger.transparency.merkle import TILE
 from core.contracts.base import LARGEST_EPSILON
 from core.errors import InvalidRequest, NotFound
+from core.ids import now
 from core.merkle import Frontier, leaf
 
 ROUNDING = 1e-9
+# How far a verification goes back at least to go on: certificates and checkpoints of these entries may be new.
+BACK = TILE
 ENTRY = [getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")]
 
 
@@ -48,6 +69,7 @@ class Verification:
             wrong.
         problem: what does not fit there.
         heads: how many signed or recorded heads and checkpoints were checked against the chain.
+        replayed: from where another verification may go on; None if there is a fault, or too little to keep.
     """
 
     valid: bool
@@ -56,36 +78,54 @@ class Verification:
     first_bad_entry: int | None = None
     problem: str | None = None
     heads: int = 0
+    replayed: Replayed | None = field(default=None, compare=False, repr=False)
 
 
 class _Misfit(Exception):
     """An entry, or the account's row, contradicts what came before it."""
 
 
-def verify(session: Session, dataset_id: str, recorded: Head | None = None, outside: str | None = None) -> Verification:
+def verify(
+    session: Session,
+    dataset_id: str,
+    recorded: Head | None = None,
+    outside: str | None = None,
+    since: Replayed | None = None,
+    *,
+    in_full: bool = False,
+) -> Verification:
     """Recomputes chain, tree, balances and the pairing of holds and settlements. Reads in batches; may run beside
     writers.
 
     Args:
         recorded: the head outside the database, read before this session's first query; None: there is none.
         outside: the checkpoint outside the database, read likewise.
+        since: what was verified before, which the ledger must begin with; None: nothing.
+        in_full: begins at the first entry; else after those that were verified before.
 
     Raises:
         NotFound: the data set has no ledger.
     """
     account, stray, parts = _snapshot(session, dataset_id)
-    kept = anchors(session, dataset_id, recorded, outside)
-    replay, tree = _Replay(dataset_id), _Tree(session, dataset_id, kept)
-    count = len(kept.heads) + len(kept.roots)
-    bad: int | None = 0
+    at = Replayed.nothing(dataset_id) if since is None or in_full else since
+    first, keep = at.entries + 1, (account.entries - BACK) // TILE * TILE
+    kept = anchors(session, dataset_id, recorded, outside, after=at.entries)
+    replay, tree = deepcopy(at.replay), _Tree(session, dataset_id, kept, at)
+    count, reached = at.heads + kept.count(at.entries), at if at.entries else None
+    if since is not None and in_full:
+        kept.add(since.entries, since.replay.head, "what was verified before")
+    bad: int | None = at.entries
     try:
         own = select(*ENTRY).where(LedgerEntry.dataset_id == dataset_id)
-        for bad, entry in enumerate(in_order(session, own, LedgerEntry.seq, account.entries), start=1):
+        entries = in_order(session, own, LedgerEntry.seq, account.entries, after=at.entries)
+        for bad, entry in enumerate(entries, start=first):
             replay.take(bad, entry)
             _require(
                 kept.heads.get(bad, replay.head) == replay.head, f"{kept.names.get(bad)} has a different entry there"
             )
             tree.take(replay.head)
+            if bad == keep:
+                reached = Replayed(deepcopy(replay), tree.whole(), count - kept.count(keep), at.in_full_at)
         if replay.entries < account.entries:
             bad = replay.entries + 1
             raise _Misfit("the entry is missing")
@@ -102,12 +142,12 @@ def verify(session: Session, dataset_id: str, recorded: Head | None = None, outs
         bad = None
         replay.against(account)
         replay.against_parts(account, parts)
-        drift = running_sums.problem_of(session, dataset_id)
+        drift = (running_sums.total_of if at.entries else running_sums.problem_of)(session, dataset_id)
         _require(drift is None, drift or "")
         _require(not kept.faults, "; ".join(kept.faults[:3]))
     except _Misfit as misfit:
         return Verification(False, account.entries, account.head, bad, str(misfit), count)
-    return Verification(True, account.entries, account.head, heads=count)
+    return Verification(True, account.entries, account.head, heads=count, replayed=reached)
 
 
 def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None, list[SubAccount]]:
@@ -138,10 +178,22 @@ def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None, l
 class _Tree:
     """The tree over the entries as they are read, compared with kept roots and stored tiles."""
 
-    def __init__(self, session: Session, dataset_id: str, kept: Anchors) -> None:
-        stored = select(LedgerTile.number, LedgerTile.root).where(LedgerTile.dataset_id == dataset_id)
+    def __init__(self, session: Session, dataset_id: str, kept: Anchors, at: Replayed) -> None:
+        stored = select(LedgerTile.number, LedgerTile.root).where(
+            LedgerTile.dataset_id == dataset_id, LedgerTile.number >= at.entries // TILE
+        )
         self._tiles = {row.number: row.root for row in session.execute(stored)}
-        self._kept, self._all, self._tile = kept, Frontier(), Frontier()
+        self._kept, self._all, self._tile = kept, deepcopy(at.tree), Frontier()
+
+    def whole(self) -> Frontier:
+        """The tree as it is, which ends with a whole tile.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self._tile.size:
+            raise ValueError("a verification goes on after whole tiles alone")
+        return deepcopy(self._all)
 
     def take(self, head: str) -> None:
         """Takes the next entry's hash.
@@ -162,7 +214,7 @@ class _Tree:
             self._tile = Frontier()
 
 
-class _Replay:
+class Replay:
     """The serial model of the ledger; it replays entries."""
 
     def __init__(self, dataset_id: str) -> None:
@@ -289,6 +341,31 @@ class _Replay:
             _require(same, f"the balances of the sub-account {each} do not follow from the entries")
         for part in found:
             _require(_follows(part, account), f"the budget of the sub-account {part.id} does not follow from its ε")
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a verification found up to the end of a whole tile. No part of it changes: a verification copies it.
+
+    Attributes:
+        heads: how many kept heads and checkpoints of these entries were compared.
+        in_full_at: when the verification in full began that it goes back to.
+    """
+
+    replay: Replay
+    tree: Frontier
+    heads: int
+    in_full_at: datetime
+
+    @property
+    def entries(self) -> int:
+        """How many entries were replayed."""
+        return self.replay.entries
+
+    @classmethod
+    def nothing(cls, dataset_id: str) -> Self:
+        """Before the first entry."""
+        return cls(Replay(dataset_id), Frontier(), 0, now())
 
 
 def _follows(found: SubAccount, account: Account) -> bool:

@@ -258,7 +258,7 @@ def main() -> None:
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
     others = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
-        in_thread("ledgers", lambda: check_next(db, Heads.of(settings), every), stop, CHECK_S, Changes(db)),
+        in_thread("ledgers", partial(check_next, db, Heads.of(settings), every, {}), stop, CHECK_S, Changes(db)),
         *Deliverer.of(db, settings).start(stop),
     ]
     if witnesses:

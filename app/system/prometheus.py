@@ -69,10 +69,10 @@ class LedgerCollector(Collector):
             labels=["dataset"],
         )
         valid = GaugeMetricFamily(
-            "scrimp_ledger_valid", "1 if the last full verification of a ledger found no fault.", labels=["dataset"]
+            "scrimp_ledger_valid", "1 if the last verification of a ledger found no fault.", labels=["dataset"]
         )
         checked = GaugeMetricFamily(
-            "scrimp_ledger_checked_timestamp_seconds", "When a ledger was last verified in full.", labels=["dataset"]
+            "scrimp_ledger_checked_timestamp_seconds", "When a ledger was last verified.", labels=["dataset"]
         )
         with self.db.read() as session:
             checks = {check.dataset_id: check for check in session.scalars(select(LedgerCheck))}

@@ -462,7 +462,8 @@ class Upload(Resource):
 
 
 class Verification(Resource):
-    """The last verification: the relay makes one a day, and one that is asked for; null if it has made none.
+    """The last verification: the relay makes one in full each day, and goes on from it when one is asked for; null if
+    it has made none.
 
     `entries` and `head` are the ledger's now, `checked_entries` and `checked_head` those that were verified at
     `checked_at`: if the two differ, `stale` is true. `first_bad_entry` is null if the chain fits, even if the account's

@@ -184,7 +184,7 @@ def forge(session: Session, long: Long, place: int, change: Callable[[dict[str, 
     running_sums.write(session, [long.dataset])
 
 
-def _another_actor(row: dict[str, Any]) -> int:
+def another_actor(row: dict[str, Any]) -> int:
     row["actor"] = "key_forger"
     return 0
 
@@ -205,7 +205,7 @@ def test_a_history_that_was_rewritten_to_follow_from_itself_is_found_from_outsid
     known = long.earlier.seq
     for place in places:
         spends = kinds[place]["kind"] == "post" and "hold" not in kinds[place]["memo"]
-        for change in (_another_actor, _less_spent) if spends else (_another_actor,):
+        for change in (another_actor, _less_spent) if spends else (another_actor,):
             with Session(open_db.engine) as session:
                 forge(session, long, place, change)
                 alone, earlier, record, checkpoint = verdicts(session, long)
@@ -222,7 +222,7 @@ def test_a_tail_that_was_cut_off_with_the_account_s_row_is_found_from_outside(
     for keep in (place for place in places if place < LENGTH):
         with Session(open_db.engine) as session:
             roll_back(session, long.dataset, keep)
-            _cap_of(session, long.dataset)
+            cap_of(session, long.dataset)
             alone, earlier, record, checkpoint = verdicts(session, long)
         assert alone.valid, alone
         assert earlier.valid == (keep >= long.earlier.seq) and earlier.first_bad_entry in (None, keep + 1)
@@ -230,7 +230,7 @@ def test_a_tail_that_was_cut_off_with_the_account_s_row_is_found_from_outside(
         assert (checkpoint.valid, checkpoint.first_bad_entry) == (False, keep + 1)
 
 
-def _cap_of(session: Session, dataset: str) -> None:
+def cap_of(session: Session, dataset: str) -> None:
     """Sets the row's cap to the newest that is left."""
     rows, _ = rows_of(session, dataset)
     caps = [row for row in rows if row["kind"] in ("open", "cap")]

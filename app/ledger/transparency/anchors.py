@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.models import Certificate, Dataset, Job, LedgerCheckpoint, SigningKey
+from app.db.models import Certificate, Dataset, Job, LedgerCheckpoint, LedgerEntry, SigningKey
 from app.ledger import certificates
 from app.ledger.certified import Certified, Signed
 from app.ledger.transparency import notes
@@ -38,6 +38,10 @@ class Anchors:
     root_names: dict[int, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
+    def count(self, after: int) -> int:
+        """How many heads and roots there are of more entries than these."""
+        return sum(place > after for of in (self.heads, self.roots) for place in of)
+
     def add(self, seq: int, head: str, name: str) -> None:
         """Adds a kept head; notes a fault if it contradicts another one."""
         if self.heads.setdefault(seq, head) != head:
@@ -60,12 +64,15 @@ class Anchors:
         self.faults.append(f"{name} is not a checkpoint of this ledger that this service signed")
 
 
-def anchors(session: Session, dataset_id: str, recorded: Head | None, outside: str | None = None) -> Anchors:
+def anchors(
+    session: Session, dataset_id: str, recorded: Head | None, outside: str | None = None, after: int = 0
+) -> Anchors:
     """All kept heads and checkpoints of a data set.
 
     Args:
         recorded: the head outside the database; None: there is none.
         outside: the checkpoint outside the database, as a note.
+        after: of certificates those of jobs that have an entry after this one.
     """
     found = Anchors()
     if recorded is not None:
@@ -80,7 +87,7 @@ def anchors(session: Session, dataset_id: str, recorded: Head | None, outside: s
             found.add_note(note, dataset_id, known, name)
     # A block's certificates are its data set's: each names the blocks that it charged, under its signature.
     parent = session.scalar(select(Dataset.parent_id).where(Dataset.id == dataset_id)) or dataset_id
-    for job_id, document in _certificates(session, parent):
+    for job_id, document in _certificates(session, dataset_id, parent, after):
         _add_certificate(found, f"the certificate of {job_id}", document, dataset_id, parent, known)
     return found
 
@@ -107,7 +114,7 @@ def _add_certificate(
             found.add_note(own.checkpoint, dataset_id, known, f"the checkpoint in {name}")
 
 
-def _certificates(session: Session, dataset_id: str) -> Iterator[tuple[str, object]]:
+def _certificates(session: Session, ledger: str, dataset_id: str, after: int) -> Iterator[tuple[str, object]]:
     issued = (
         select(Certificate.job_id, Certificate.body)
         .join(Job, Job.id == Certificate.job_id)
@@ -115,5 +122,8 @@ def _certificates(session: Session, dataset_id: str) -> Iterator[tuple[str, obje
         .order_by(Certificate.job_id)
         .execution_options(yield_per=100)
     )
+    if after:
+        newer = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id == ledger, LedgerEntry.seq > after)
+        issued = issued.where(Certificate.job_id.in_(newer))
     for row in session.execute(issued):
         yield row.job_id, row.body
