@@ -197,7 +197,9 @@ def test_the_ledgers_comparison_has_a_study_as_one_job(db: Database, submit: Sub
 
     def trees() -> list[Event]:
         with db.read() as session:
-            return settled_events(posted(session, dataset), "train")
+            counted = settled_events(posted(session, dataset), "train")
+        assert [count for _, count in counted] == [1] * len(counted)
+        return [event for event, _ in counted]
 
     (tree,) = trees()
     assert gdp.epsilon_from_mu(gdp.mu_of_event(tree) or 0.0, 1e-5) == pytest.approx(0.1, abs=0.01)

@@ -195,14 +195,14 @@ def test_a_sweep_forgets_old_copies_of_a_bucket_s_files(db: Database, settings: 
     assert forgotten == [True]
 
 
-def test_an_idle_relays_pass_and_sweep_are_four_looks(db: Database, settings: Settings, submit: Submit) -> None:
-    """At the outbox, for jobs and predictions, for new content, and for ledgers that grew."""
+def test_an_idle_relays_pass_and_sweep_are_five_looks(db: Database, settings: Settings, submit: Submit) -> None:
+    """At the outbox, for jobs and predictions, for new content, for ledgers that grew, and for terms that changed."""
     relay = relay_of(db, settings, lambda _job: None)
     relay.run_once()
     said: list[str] = []
     event.listen(db.engine, "before_cursor_execute", lambda *told: said.append(told[2]))
     relay.run_once()
-    assert len([each for each in said if each.startswith("SELECT")]) == 4
+    assert len([each for each in said if each.startswith("SELECT")]) == 5
     submit()
     said.clear()
     relay.run_once()
