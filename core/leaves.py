@@ -52,13 +52,14 @@ SCORE_NAMES = Leaves(
 )
 WEIGHTS = Leaves(
     "weights",
-    "**charged**: the weights and functions of them, and the mean of a study with its first trial. Their header "
-    "and the model card copy released scores and the planned ε",
+    "**charged**: the weights and functions of them, and the mean of a study with its first trial; answers of "
+    "statistics, and synthetic rows with `utility.json`, which follow from one release of noisy sums. Their header and "
+    "the model card copy released scores and the planned ε",
     "problem:egress-pending header:ETag header:Digest-SHA256",
 )
 FILES = Leaves(
     "files",
-    "planned: the model's shapes, in a fixed file layout; the length of the released scores as text",
+    "planned: the model's shapes, in a fixed file layout; the length of released numbers and rows as text",
     "header:Content-Disposition",
 )
 CANARIES = Leaves(

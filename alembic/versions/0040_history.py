@@ -60,7 +60,7 @@ def _of_all(holder: str, day: str) -> str:
         place = f"row_number() OVER (PARTITION BY {of}, {holder} ORDER BY {order})"
         return f"CASE WHEN {holder} IS NULL OR {place} = 1 THEN 1 ELSE 0 END"
 
-    family = is_first("coalesce(named.parent_id, named.id)", "post.created_at, post.dataset_id, post.seq")
+    family = is_first("coalesce(named.parent_id, named.id)", "post.seq, post.created_at, post.dataset_id")
     posts = (
         f"SELECT post.dataset_id, post.train, post.holdout, post.created_at, {day} AS day, "
         "coalesce(hold.actor, post.actor) AS key_id, "

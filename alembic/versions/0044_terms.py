@@ -16,6 +16,7 @@ depends_on = None
 
 def upgrade() -> None:
     count = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    op.add_column("datasets", sa.Column("grants_version", count, nullable=False, server_default="0"))
     op.create_table(
         "dataset_terms",
         sa.Column("dataset_id", sa.String(200), sa.ForeignKey("datasets.id"), nullable=False),
@@ -23,11 +24,11 @@ def upgrade() -> None:
         sa.Column("key_id", sa.String(200), nullable=False),
         sa.Column("declaration", count, nullable=False),
         sa.Column("blocks", count, nullable=False),
-        sa.Column("grants", count, nullable=False),
-        sa.Column("granted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("grants_version", count, nullable=False),
         sa.PrimaryKeyConstraint("dataset_id", name=op.f("pk_dataset_terms")),
     )
 
 
 def downgrade() -> None:
     op.drop_table("dataset_terms")
+    op.drop_column("datasets", "grants_version")

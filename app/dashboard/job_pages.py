@@ -9,15 +9,13 @@ from fastapi.responses import FileResponse, JSONResponse
 
 from app.audit import record as audit
 from app.dashboard import job_view
-from app.dashboard.answers import answers_of
 from app.dashboard.page import Id, PageRoute, render
 from app.dashboard.session import (
     HOME,
     CurrentViewer,
     Viewer,
 )
-from app.dashboard.shapes import CARD, shapes_of
-from app.dashboard.utility import utility_of
+from app.dashboard.shown_files import SHOWN
 from app.db.engine import Database
 from app.jobs.file_routes import download_artifact, show_certificate
 from app.jobs.repository import artifact as artifact_of
@@ -27,11 +25,8 @@ from app.storage import objects
 from app.web.deps import Db, ServiceSettings, gpus_of
 from app.web.headers import is_head
 from app.web.operations import Page
-from core.contracts.kinds import ANSWERS_FILE, UTILITY_FILE
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
-# The files that a job's page shows: the variable of its template, and what reads them.
-SHOWN = {CARD: ("shapes", shapes_of), ANSWERS_FILE: ("answers", answers_of), UTILITY_FILE: ("utility", utility_of)}
 
 
 @router.get("/jobs/{job_id}")

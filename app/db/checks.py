@@ -50,8 +50,7 @@ class DatasetTerms(Base):
     key_id: Mapped[str]  # which key signed
     declaration: Mapped[int]
     blocks: Mapped[int]  # how many were appended
-    grants: Mapped[int]
-    granted_at: Mapped[datetime | None]  # of the newest grant
+    grants_version: Mapped[int]
 
 
 class LedgerTile(Base):

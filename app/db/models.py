@@ -163,6 +163,7 @@ class Dataset(Base):
     units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
     units_key: Mapped[str | None]  # names the data key of these digests
     persons_version: Mapped[int] = mapped_column(default=0, server_default="0")  # how often its persons were named
+    grants_version: Mapped[int] = mapped_column(default=0, server_default="0")  # how often a grant was given or ended
 
 
 class DatasetReading(Base):

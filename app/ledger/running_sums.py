@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
+    FromClause,
     Integer,
     Select,
     String,
@@ -76,7 +77,7 @@ def recomputed(datasets: Sequence[str]) -> CompoundSelect[Any]:
             func.coalesce(hold.actor, post.actor).label("key_id"),
             DayOf(post.created_at).label("day"),
             is_first([post.dataset_id], [post.seq]).label("charges"),
-            is_first([], [post.created_at, post.dataset_id, post.seq]).label("family_charges"),
+            is_first([], [post.seq, post.created_at, post.dataset_id]).label("family_charges"),
             post.train,
             post.holdout,
             post.created_at,
@@ -98,13 +99,14 @@ def recomputed(datasets: Sequence[str]) -> CompoundSelect[Any]:
 def problem_of(session: Session, dataset_id: str) -> str | None:
     """How the running sums of a ledger differ from its posts; None if they do not.
 
-    Each comparison is one statement, which sees one moment. Which block of a data set counts a charge for all of them
-    may depend on the order of commits, so these counts are compared as sums over the blocks, with the first one's.
+    Each comparison is one statement, which sees one moment. Which block of a data set counts a charge for all of them,
+    and so on which day, may depend on the order of commits, for no order of entries holds across ledgers: with the
+    first block's these counts are compared as sums over the blocks, and over the days of several.
     """
     named = session.get_one(Dataset, dataset_id)
     members = [dataset_id] if named.parent_id is not None else family_of(session, dataset_id)
     own = _difference(members, ("dataset_id", "key_id", "day"), ("charges", "train", "holdout"))
-    family = _difference(members, ("key_id", "day"), ("family_charges",))
+    family = _difference(members, ("key_id", "day" if len(members) == 1 else "is_total"), ("family_charges",))
     comparisons = (own,) if named.parent_id is not None else (own, family)
     return PROBLEM if any(session.execute(each).first() is not None for each in comparisons) else None
 
@@ -127,8 +129,13 @@ def total_of(session: Session, dataset_id: str) -> str | None:
 def _difference(datasets: Sequence[str], by: Sequence[str], sums: Sequence[str]) -> Select[Any]:
     """Selects where the stored sums less the recomputed ones are not zero."""
     made = recomputed(datasets).subquery()
-    stored = select(*(SPENT.c[name] for name in (*by, *sums))).where(SPENT.c.dataset_id.in_(datasets))
-    less = select(*(made.c[name] for name in by), *((-made.c[name]).label(name) for name in sums))
+
+    def keys(of: FromClause) -> list[ColumnElement[Any]]:
+        columns = {**of.c, "is_total": case((of.c.day == "", 1), else_=0).label("is_total")}
+        return [columns[name] for name in by]
+
+    stored = select(*keys(SPENT), *(SPENT.c[name] for name in sums)).where(SPENT.c.dataset_id.in_(datasets))
+    less = select(*keys(made), *((-made.c[name]).label(name) for name in sums))
     both = union_all(stored, less).subquery()
     differs = or_(*(func.sum(both.c[name]) != 0 for name in sums))
     return select(literal(1, Integer)).select_from(both).group_by(*(both.c[name] for name in by)).having(differs)

@@ -9,8 +9,6 @@ ledger is its first entry, so that terms fit one ledger alone. Nothing here is c
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,7 +17,7 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.engine import Database
-from app.db.models import Account, Dataset, DatasetTerms, Grant, LedgerEntry, table_of
+from app.db.models import Account, Dataset, DatasetTerms, Grant, LedgerEntry
 from app.ledger import repository
 from app.ledger.blocks import family_of, label_of
 from app.ledger.transparency import attestations
@@ -28,7 +26,7 @@ from core.contracts.governance import Governance, Permit, Purpose
 from core.ids import rfc3339, whole_second
 
 PREDICATE_TYPE = "https://scrimp.example.org/dataset-terms/v1"
-BLOCK, GIVEN = aliased(Dataset), table_of(Grant)
+BLOCK = aliased(Dataset)
 
 
 class StatedBlock(Document):
@@ -80,23 +78,10 @@ class _Declared(Document):
     governance: Governance | None = None
 
 
-@dataclass(frozen=True)
-class State:
-    """What terms change with: equal numbers, equal terms. A grant that is set again has a new time."""
-
-    declaration: int
-    blocks: int
-    grants: int
-    granted_at: datetime | None
-
-
 _BLOCKS = select(func.count()).where(BLOCK.parent_id == Dataset.id).correlate(Dataset).scalar_subquery()
-_GRANTS, _GRANTED = (
-    select(what).where(GIVEN.c.dataset_id == Dataset.id).correlate(Dataset).scalar_subquery()
-    for what in (func.count(), func.max(GIVEN.c.created_at))
-)
+# What terms change with: equal numbers, equal terms.
 STATES = (
-    select(Dataset.id, Dataset.declaration, _BLOCKS.label("blocks"), _GRANTS.label("grants"), _GRANTED.label("granted"))
+    select(Dataset.id, Dataset.declaration, Dataset.grants_version, _BLOCKS.label("blocks"))
     .join(Account, Account.dataset_id == Dataset.id)
     .where(Dataset.parent_id.is_(None))
 )
@@ -104,8 +89,7 @@ CURRENT = and_(
     DatasetTerms.dataset_id == Dataset.id,
     DatasetTerms.declaration == Dataset.declaration,
     DatasetTerms.blocks == _BLOCKS,
-    DatasetTerms.grants == _GRANTS,
-    DatasetTerms.granted_at.is_not_distinct_from(_GRANTED),
+    DatasetTerms.grants_version == Dataset.grants_version,
 )
 
 
@@ -162,8 +146,7 @@ def sign(session: Session, dataset_id: str, key: Ed25519PrivateKey) -> None:
             key_id=attestations.key_id(key.public_key()),
             declaration=state.declaration,
             blocks=state.blocks,
-            grants=state.grants,
-            granted_at=state.granted,
+            grants_version=state.grants_version,
         )
     )
 

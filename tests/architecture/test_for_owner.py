@@ -24,7 +24,8 @@ def readers(name: str, inside: str | None = None) -> set[str]:
 
 def test_a_row_alone_takes_findings_without_a_caller() -> None:
     assert readers("value", "findings") == {"datasets/readings.py"}
-    assert readers("findings") == {"datasets/block_routes.py", "datasets/readings.py", "datasets/routes.py"}
+    routes = {f"datasets/{name}_routes.py" for name in ("block", "declaration", "register")}
+    assert readers("findings") == {"datasets/readings.py", *routes}
 
 
 def test_a_reading_s_outcome_goes_through_for_owner() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from app.budgets.spending import spending
 from app.db.engine import Database
 from app.db.models import AuditEntry, Dataset, LedgerCheck, LedgerEntry, SpentByKey, table_of
 from app.keys.service import Caller
-from app.ledger import accounts, running_sums
+from app.ledger import accounts, entries, running_sums
 from app.ledger.memos import HeldFor
 from core.errors import PrivacyError
 from core.ids import now
@@ -184,3 +185,52 @@ def test_a_verification_recomputes_the_sums_and_an_operator_rebuilds_them(db: Da
         logged = session.scalars(select(AuditEntry.target).where(AuditEntry.action == "ledger.sums_rebuilt")).all()
         asked = session.scalars(select(LedgerCheck.dataset_id).where(LedgerCheck.requested_at.is_not(None))).all()
     assert set(logged) == set(asked) == {dataset, block}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_clocks_that_disagree_across_midnight_leave_an_honest_ledger_valid(
+    db: Database, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    """Trials of one study post on several machines: of one ledger the order of entries says which post came first."""
+    add_owner(db)
+    ledgers = [open_ledger(db) for _ in range(2 if several else 1)]
+    dataset = ledgers[0]
+    with db.write() as session:
+        for block in ledgers[1:]:
+            session.get_one(Dataset, block).parent_id = dataset
+        study = add_job(session, dataset)
+        runs = [add_job(session, dataset, parent_id=study, trial_number=number) for number in (1, 2)]
+        for each in ledgers:
+            held = HeldFor(epsilon=None, study=2)
+            accounts.hold(session, job_id=study, train=500, holdout=50, memo=held, dataset_id=each, actor=OWNER)
+    midnight = datetime(2027, 1, 2, tzinfo=UTC)
+    times = iter([midnight, midnight - timedelta(seconds=1)])
+    for run, at in zip(runs, times, strict=True):
+        monkeypatch.setattr(entries, "whole_second", lambda at=at: at)
+        for each in reversed(ledgers):
+            with db.write() as session:
+                terms: dict[str, Any] = {"dataset_id": each, "actor": OWNER, "study_id": study}
+                accounts.draw(session, job_id=run, train=100, holdout=20, **terms)
+    monkeypatch.undo()
+    assert [check(db, each).problem for each in ledgers] == [None] * len(ledgers)
+    with db.write() as session:
+        moved = {
+            row[:-1] for row in sums(session)
+        }  # without the time of the last: the trigger's is of the last to arrive
+        session.execute(delete(SpentByKey))
+        session.execute(text(migration("0040_history").BACKFILL[db.engine.dialect.name]))
+        again = {row[:-1] for row in sums(session)}
+        assert alike(again) == alike(moved)
+        assert several or again == moved
+    assert [check(db, each).problem for each in ledgers] == [None] * len(ledgers)
+
+
+def test_a_charge_of_one_ledger_counts_on_its_day_for_the_data_set_too(db: Database) -> None:
+    add_owner(db)
+    dataset = a_history(db)
+    with db.write() as session:
+        session.execute(text("UPDATE spent_by_key SET family_charges = family_charges + 1 WHERE day <> ''"))
+        values = "SELECT dataset_id, key_id, '1999-01-01', 0, -1, 0, 0, last_at FROM spent_by_key WHERE day = ''"
+        session.execute(text(f"INSERT INTO spent_by_key {values}"))
+    found = check(db, dataset)
+    assert not found.valid and found.problem == running_sums.PROBLEM

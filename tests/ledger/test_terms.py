@@ -7,17 +7,20 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import delete, event, select, update
+from sqlalchemy import event, select, update
 from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, DatasetTerms, Grant, table_of
+from app.grants import service
+from app.keys.service import Caller
 from app.ledger import evidence, terms
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import attestations, checkpoints
@@ -34,6 +37,7 @@ from tests.ledger.test_attestations import needs_node, node
 from tests.ledger.test_certificates import KEY
 
 RAW, TRUSTED = KEY.public_key().public_bytes_raw(), public_key(KEY)
+OWNING = Caller(OWNER, "owner", "owner")
 NEW = Ed25519PrivateKey.from_private_bytes(b"n" * 32)
 RULES = {
     "controller": "Example General Hospital",
@@ -85,6 +89,7 @@ def give(db: Database, dataset_id: str, key_id: str, **said: Any) -> None:
         for name, value in said.items():
             setattr(grant, name, value)
         session.add(grant)
+        session.get_one(Dataset, dataset_id).grants_version += 1
 
 
 def signed(db: Database, dataset_id: str, tmp_path: Path) -> dict[str, Any]:
@@ -141,7 +146,14 @@ def _redeclared(db: Database, dataset_id: str) -> None:
 
 def _removed(db: Database, dataset_id: str) -> None:
     with db.write() as session:
-        session.execute(delete(Grant).where(Grant.dataset_id == dataset_id))
+        service.take_back(session, OWNING, dataset_id, "key_ann")
+
+
+def _given_by_an_older_clock(db: Database, dataset_id: str) -> None:
+    """Another machine's clock, behind the one that gave the newest grant."""
+    with pytest.MonkeyPatch.context() as patch, db.write() as session:
+        patch.setattr(service, "now", lambda: now() - timedelta(days=1))
+        service.give(session, OWNING, dataset_id, "key_ann", "view", None)
 
 
 def _grown(db: Database, dataset_id: str) -> None:
@@ -154,6 +166,7 @@ def _grown(db: Database, dataset_id: str) -> None:
 CHANGES: dict[str, Callable[[Database, str], None]] = {
     "a declaration": _redeclared,
     "a grant": partial(give, key_id="key_ben"),
+    "a grant anew by a clock that is behind": _given_by_an_older_clock,
     "a grant anew": partial(give, key_id="key_ann", permit="18/2026"),
     "a grant's end": _removed,
     "a block": _grown,
