@@ -143,7 +143,9 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
 def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
     """Checks queries and filters against the declaration."""
     asked, passes = _asked(spec, facts, spec.queries or ())
-    work = Statistics(asked=asked, passes=passes, records=facts.records_train)
+    work = Statistics(
+        asked=asked, passes=passes, records=facts.records_train, columns_bytes=_columns_bytes(passes, facts)
+    )
     return Checked(spec, facts, 1, facts.records_train, 1.0, work)
 
 
@@ -167,7 +169,14 @@ def _check_synthetic(spec: JobSpec, facts: DatasetFacts) -> Checked:
     chosen = {"method": spec.method or "mixture", "bins": spec.bins or SYNTHETIC_BINS}
     spec = spec.model_copy(update=closed | chosen)
     asked, passes = _asked(spec, facts, spec.tables)
-    work = Synthetic(asked=asked, passes=passes, records=facts.records_train, rows=rows, columns=len(columns))
+    work = Synthetic(
+        asked=asked,
+        passes=passes,
+        records=facts.records_train,
+        columns_bytes=_columns_bytes(passes, facts),
+        rows=rows,
+        columns=len(columns),
+    )
     return Checked(spec, facts, 1, facts.records_train, 1.0, work)
 
 
@@ -199,6 +208,12 @@ def _asked(spec: JobSpec, facts: DatasetFacts, queries: tuple[Query, ...]) -> tu
     except Unfit as error:  # a synthetic job names columns, and no queries
         raise InvalidRequest.at(error.pointer if spec.queries else "/columns", error.detail) from None
     return asked, Passes.over(facts.slots.train.rows, width_of(facts.spec.features, facts.features))
+
+
+def _columns_bytes(passes: Passes, facts: DatasetFacts) -> int:
+    from core.statistics.passes import column_bytes  # noqa: PLC0415 - as _asked
+
+    return column_bytes(passes.width, facts.slots.train.rows, of_users=facts.unit == "user")
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from core.statistics.passes import Passes, ReleaseMemory
     from core.statistics.plans import Asked
 
-USER_BYTES, LABEL_BYTES = 56, 16  # of a record: users are compared with what was charged; labels that are read at once
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work(ABC):
@@ -84,6 +82,7 @@ class Statistics(Work):
         asked: the queries.
         passes: over all slots.
         records: the declared ones that it may count.
+        columns_bytes: of users' numbers or labels that are read at once; of slots.
     """
 
     too_large: ClassVar[tuple[str, str, str]] = (
@@ -94,6 +93,7 @@ class Statistics(Work):
     asked: Asked
     passes: Passes
     records: int
+    columns_bytes: int
 
     def noise(self, mechanism: MechanismConfig | None, releases: tuple[Release, ...]) -> tuple[ScoreNoise, ...]:
         """See Work.noise: about the largest standard error of each query's answers, where all records are counted."""
@@ -108,14 +108,13 @@ class Statistics(Work):
         )
 
     def memory(self, spec: JobSpec, facts: DatasetFacts) -> MemoryEstimate:
-        """See Work.memory. Parts stay on disk; of users their numbers are held."""
-        needs, slots = self._needs, facts.slots.train.rows
-        each = (USER_BYTES if facts.unit == "user" else 0) + (0 if self.passes.width else LABEL_BYTES)
-        return memory.of_release(needs.sums, needs.noise, needs.passes, needs.answers, records=each * slots)
+        """See Work.memory. Parts stay on disk."""
+        needs = self._needs
+        return memory.of_release(needs.sums, needs.noise, needs.passes, needs.answers, records=self.columns_bytes)
 
     def require_memory(self, limit_bytes: int | None) -> None:
         """See Work.require_memory."""
-        memory.require(self._needs.whole, limit_bytes, *self.too_large)
+        memory.require(memory.BASE_BYTES + self.columns_bytes + self._needs.whole, limit_bytes, *self.too_large)
 
     @property
     def _needs(self) -> ReleaseMemory:

@@ -16,6 +16,10 @@ MOST_ROWS_PER_PASS = 2**16
 CELL_BYTES = 2**26  # of the stored cells of a pass
 COPIES = 3  # of a pass's cells, while they are gathered from the parts
 SUM_COPIES, NOISE_COPIES = 4, 12  # 8-byte numbers for each released one: sums of a pass and of all; exact noise
+USER_BYTES, LABEL_BYTES = (
+    40,
+    24,
+)  # of a slot, while a column of one or several parts is read (worker.statistics.columns)
 ANSWER_BYTES = 4_500  # of an answer, as a document and as text in two files; measured, see tests/statistics
 
 
@@ -60,9 +64,19 @@ def width_of(features: Features, numbers: int) -> int:
             return 0
 
 
+def column_bytes(width: int, slots: int, *, of_users: bool) -> int:
+    """What columns that are read at once take: users' numbers, and then labels where features are no numbers. Slots
+    decide it: an array has one place for each, whatever the number of records.
+
+    >>> column_bytes(0, 100, of_users=False), column_bytes(0, 100, of_users=True)
+    (2400, 4000)
+    """
+    return slots * max(USER_BYTES if of_users else 0, 0 if width else LABEL_BYTES)
+
+
 @dataclass(frozen=True)
 class ReleaseMemory:
-    """What a release holds at most, in bytes, besides Python and the parts: of public sizes alone.
+    """What a release holds at most, in bytes, besides Python, the parts and their columns: of public sizes alone.
 
     Attributes:
         sums, noise: of the released numbers.

@@ -44,6 +44,7 @@ ALLOWED = {
     "worker/metrics/scores.py: _private_sums": "groups of classes, and the rows of a pass",
     "worker/metrics/confusion.py: confusion_scores": "the number of classes",
     "worker/metrics/scores.py: _sums_by_rank": "groups of tokens",
+    "worker/statistics/columns.py: fill": "what it holds and reads is together one row for each slot",
     "worker/clipping/residuals.py: clipped_residuals": "the rows of a pass",
     "worker/clipping/matrix_factorization.py: _divided_inputs": "likewise",
     "worker/clipping/linear.py: numbers": "likewise",

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from core.contracts.job_spec import JobSpec
 from core.errors import PrivacyError
 from core.parts.layout import Layout
 from core.parts.part_files import open_part, save_part
@@ -28,9 +29,10 @@ from core.statistics.passes import Passes, ReleaseMemory
 from tests.statistics.data import QUERIES, asked, cells, spec, start_of, supervisor_of
 from tests.worker.support import key, run_thread
 from worker.attempt import answering
-from worker.data.joined import Loaded, join
-from worker.data.parts import MappedPart, users_of
+from worker.data.joined import Joined, Loaded, join
+from worker.data.parts import MappedPart
 from worker.messages import Failed, Finished
+from worker.statistics.columns import check_users
 from worker.statistics.files import as_csv, as_json, document
 from worker.statistics.release import private_sums, rehearse, release
 
@@ -140,9 +142,9 @@ def noise_of(scale: float = 1.0, *, twice: bool = False, releases: int = 60) -> 
     return {kind: np.concatenate(noise) for kind, noise in found.items()}
 
 
-def _mechanism() -> dict[str, Any]:
+def _mechanism(job: JobSpec | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        stored: dict[str, Any] = start_of(Path(folder), spec(), cells(400))["mechanism"]
+        stored: dict[str, Any] = start_of(Path(folder), job or spec(), cells(400))["mechanism"]
     return stored
 
 
@@ -287,6 +289,51 @@ def test_what_ends_an_attempt_after_the_noise_is_charged_and_repeats_its_bits(
     assert (tmp_path / "answers.json").read_bytes() == wanted and supervisor.started == 1
 
 
+def taken(made: Callable[[], Any]) -> int:
+    """The peak of what it allocates."""
+    tracemalloc.start()
+    made()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+class Columns(Reading):
+    """A part of users' texts, whose columns are copied as a file's are."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(1, texts=True)
+        self.layout, self.n = Layout("texts", (), "int64", users=True), n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def column(self, name: str) -> NDArray[Any]:
+        return np.arange(self.n) if name == "user" else np.ones(self.n, dtype=np.int64)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_taken_before_the_charge_does_not_tell_the_number_of_records(several: bool) -> None:
+    """An attempt that lacks memory costs nothing before its step: it must lack it whatever n is, and in the
+    rehearsal."""
+    job, slots = spec([{"kind": "count"}, {"kind": "histogram", "column": "y"}]), 400_000
+    plans, example = asked(job), MechanismConfig.model_validate(_mechanism(job))
+    of_users = example.model_copy(update={"unit": "user"})
+    sums, users = list[int](), list[int]()
+    for n in (10_000, 100_000, 400_000):
+        part: Any = Joined([Columns(n // 2), Columns(n // 2)]) if several else Columns(n)
+        private_sums(plans, part, slots)
+        sums.append(taken(lambda: private_sums(plans, part, slots)))  # noqa: B023
+        users.append(taken(lambda: check_users(part, of_users, slots)))  # noqa: B023
+    tried, tried_of_users = (
+        taken(lambda: rehearse(plans, Passes.over(slots, 0), each, slots))  # noqa: B023
+        for each in (example, of_users)
+    )
+    for peaks in (sums, users):
+        assert max(peaks) - min(peaks) <= 0.02 * max(peaks), peaks
+    assert max(sums) <= tried and max(sums + users) <= tried_of_users, (sums, users, tried, tried_of_users)
+
+
 def test_a_rehearsal_takes_the_memory_of_the_release() -> None:
     """Within a tenth; and both at most what admission computed. Traced: numpy's arrays are counted."""
     many = [{"kind": "contingency", "columns": ["sex", "age"], "bins": 900}, *QUERIES]
@@ -297,19 +344,12 @@ def test_a_rehearsal_takes_the_memory_of_the_release() -> None:
         mechanism = MechanismConfig.model_validate(start["mechanism"])
     passes, records = Passes.over(slots, 4), Reading(60_000)
 
-    def taken(made: Callable[[], Any]) -> int:
-        tracemalloc.start()
-        made()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak
-
     real = taken(lambda: release(plans, private_sums(plans, records, slots), mechanism, bytes(range(32))))
-    tried = taken(lambda: rehearse(plans, passes, mechanism))
+    tried = taken(lambda: rehearse(plans, passes, mechanism, slots))
     needs = ReleaseMemory.of(plans, passes)
     assert max(real, tried) <= needs.whole - needs.answers
     assert real <= 1.3 * tried, (real, tried)
-    released = rehearse(plans, passes, mechanism)
+    released = rehearse(plans, passes, mechanism, slots)
     answers = taken(lambda: (as_json(document(job, plans, released)), as_csv(document(job, plans, released))))
     assert 0.5 * needs.answers <= answers <= needs.answers, answers / plans.answers
 
@@ -377,8 +417,8 @@ def test_answers_are_those_of_the_records_however_they_are_stored(tmp_path: Path
         assert file is not None
         parts.append(MappedPart(file, lambda stored: stored))
     whole, plans = join(parts), asked(job)
-    found = users_of(whole, mechanism)
-    assert (found is None) == (users is None) and (found is None or len(found) == 200)
+    assert not isinstance(whole, StoredPart) and whole.layout.users == (users is not None)
+    check_users(whole, mechanism, 1_000)
     exact = plans.sums(records)
     sums = private_sums(plans, whole, 1_000)
     assert all(map(np.array_equal, sums, exact))
@@ -401,4 +441,7 @@ def test_a_user_with_more_records_than_were_charged_ends_the_attempt(tmp_path: P
     of_users = mechanism.model_copy(update={"unit": "user", "training": training})
     part = StoredPart(cells(6).x, cells(6).y.astype(np.int64), np.arange(6) // 3)
     with pytest.raises(PrivacyError, match="more records"):
-        users_of(part, of_users)
+        check_users(Loaded(part), of_users, 10)
+    three = training.model_copy(update={"records_per_unit": 3})
+    for slots in (6, 10):  # of just as many there is no empty place
+        check_users(Loaded(part), of_users.model_copy(update={"training": three}), slots)

@@ -34,11 +34,12 @@ from core.statistics.plans import Asked, Unfit
 from worker.attempt import release as installed
 from worker.attempt.failures import StorageFailed
 from worker.attempt.prepare import PROCESSOR
-from worker.data.joined import AnyPart, join
-from worker.data.parts import MappedPart, users_of
+from worker.data.joined import AnyPart, Loaded, join
+from worker.data.parts import MappedPart
 from worker.messages import Part, Ready, Start
 from worker.models.files import write_file
 from worker.native.library import kernels
+from worker.statistics.columns import check_users
 from worker.statistics.release import Release, private_sums, rehearse, release
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import facts_of_job
@@ -85,10 +86,10 @@ def answer(link: Link, start: Start, telemetry: Telemetry, pids: Sequence[int], 
     replay = Replay(start.steps, start.segments, start.allowed_steps, lambda first, _last: first)
     telemetry.digest(0, state_digest(0, {}))
     passes = _passes(start)
-    _contents(sums, start, asked, rehearse(asked, passes, start.mechanism))
+    _contents(sums, start, asked, rehearse(asked, passes, start.mechanism, _places(start)))
     whole = _whole(start, link)
     slots = _slots(start, whole)
-    users_of(whole, start.mechanism)  # no user has more records than the noise covers
+    check_users(Loaded(whole) if isinstance(whole, StoredPart) else whole, start.mechanism, slots)
     link.send(Ready(device=start.device, processes=tuple(pids) or (os.getpid(),), numerics=_report(slots, passes.rows)))
     if replay.next_block(0) is None:
         raise PrivacyError("these sums were released under other keys; the charge covers no second release")
@@ -153,10 +154,14 @@ def _private_slots(start: Start, mechanism: MechanismConfig) -> int:
     return slots_of(start.shape.slots, start.shape.records_train, k).train.rows
 
 
+def _places(start: Start) -> int:
+    """The slots that memory is tried for; of public data, which may end an attempt, those of a pass."""
+    return MOST_ROWS_PER_PASS if start.mechanism is None else _private_slots(start, start.mechanism)
+
+
 def _passes(start: Start) -> Passes:
     """The passes over a private part; of a public one at most these."""
-    slots = MOST_ROWS_PER_PASS if start.mechanism is None else _private_slots(start, start.mechanism)
-    return Passes.over(slots, width_of(start.features, start.shape.features))
+    return Passes.over(_places(start), width_of(start.features, start.shape.features))
 
 
 def _key(start: Start, replay: Replay) -> bytes | None:

@@ -23,6 +23,7 @@ from core.statistics.passes import Passes
 from core.statistics.plans import Asked
 from worker.data.joined import AnyPart, Loaded, Rows
 from worker.statistics.base import Noise
+from worker.statistics.columns import fill, reserve
 
 NOBODYS = b"of no job: a release of nothing."  # a key of 32 bytes
 
@@ -59,7 +60,7 @@ def private_sums(
     rows: Rows = Loaded(part) if isinstance(part, StoredPart) else part
     if len(rows) > slots:
         raise PrivacyError("a part has more records than slots")
-    records = _Records(rows)
+    records = _Records(rows, slots)
     passes = Passes.over(slots, records.width)
     totals = [np.zeros(each.size, dtype=np.int64) for each in asked.plans]
     for number in range(passes.count):
@@ -69,25 +70,30 @@ def private_sums(
     return totals
 
 
-def rehearse(asked: Asked, passes: Passes, mechanism: MechanismConfig | None) -> Release:
-    """A whole release of no records, under a key that no job has. It takes the memory that the real one takes, so that
-    an attempt which lacks it ends before it has read a record."""
+def rehearse(asked: Asked, passes: Passes, mechanism: MechanismConfig | None, slots: int) -> Release:
+    """A whole release of no records, under a key that no job has. It takes at least the memory that the real one takes
+    of so many slots, so that an attempt which lacks it ends before it has read a record."""
+    columns = reserve(passes.width, slots, mechanism)
     empty = Cells(
         np.zeros((passes.rows, passes.width), dtype=np.float32),
         np.zeros(passes.rows, dtype=np.float64),
         np.zeros(passes.rows, dtype=np.bool_),
     )
-    return release(asked, asked.sums(empty), mechanism, NOBODYS)
+    released = release(asked, asked.sums(empty), mechanism, NOBODYS)
+    del columns
+    return released
 
 
 class _Records:
     """A part's records by their numbers, as rows of a pass."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, slots: int) -> None:
         self._rows, layout = rows, rows.layout
-        # Where features are no numbers, no query reads them: their sizes are not public.
-        self._labels = None if layout.kind == "dense" else rows.column("y").astype(np.float64)
+        self._labels: NDArray[np.float64] | None = None
         self.width = layout.sizes[0] if layout.kind == "dense" else 0
+        if layout.kind != "dense":  # no query reads features that are no numbers: their sizes are not public
+            self._labels = np.ones(slots)
+            fill(rows, "y", self._labels)
 
     def cells(self, start: int, size: int) -> Cells:
         """The records from `start` on in `size` rows. A row without one reads another record, which is not present: a
