@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.charges import service
+from app.charges import claims, service
 from app.charges.schemas import ChargeRequest
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
@@ -297,7 +297,7 @@ def test_a_charge_says_what_it_is_for_where_the_owner_requires_that(api: Api, db
 def test_rules_that_change_while_a_charge_is_priced_bind_it(
     api: Api, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, priced = add_dataset(db), service.amounts
+    dataset, priced = add_dataset(db), claims.amounts
 
     def changed(*given: Any) -> Any:
         with db.write() as session:
