@@ -82,7 +82,8 @@ FAILURES = Leaves(
     "a closed set. No record can cause any of them except `internal` (`app/lifecycle/failures.py`). `model-unfit` "
     "names the module of a public model that the check on random records refused, before any record was read. "
     "`model-too-large` says that the "
-    "memory of the attempt did not hold the model and a pass of random records, before any record was read. "
+    "memory of the attempt did not hold the model and a pass of random records, before that attempt read a record. "
+    "`storage` says that a file was not written, whose size is public or follows from released, paid numbers. "
     "`trial-failed` says that a trial failed. `time-limit` says that the job had not ended at a whole second that "
     "was known before, which its times show too; its whole hold is spent, even before the first step. Admins see "
     "the cause in log, metrics and audit log",

@@ -66,7 +66,7 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "out-of-memory": "The attempt ran out of memory; set a smaller physical_batch_size.",
     "privacy-invariant": "A privacy invariant does not hold; nothing was released.",
     "protocol": "The attempt and its supervisor do not follow the same protocol.",
-    "storage": "The model's files could not be written.",
+    "storage": "The job's files could not be written.",
     "model-missing": "The model is missing from this worker's models root, or differs from the admitted one.",
     "model-unfit": "A part of the model has no exact per-record gradients here; this attempt read no record.",
     "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
@@ -79,8 +79,8 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "device": "The worker's GPU cannot be used; another attempt follows.",
     "internal": "The attempt failed.",
     "model-too-large": (
-        "The model needs more memory than an attempt has; no record was read. Train a smaller one, or ask the operator "
-        "to raise SCRIMP_ATTEMPT_MEMORY_BYTES."
+        "The model needs more memory than an attempt has; this attempt read no record. Train a smaller one, or ask the "
+        "operator to raise SCRIMP_ATTEMPT_MEMORY_BYTES."
     ),
 }
 

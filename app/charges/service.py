@@ -220,6 +220,7 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
 def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
     attested = Attested(account=asked.account, mechanism=asked.mechanism, attested=asked.attested, use=asked.use)
     members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
+    _check_use(session.get_one(Dataset, charge.dataset_id), asked.use)  # the owner may have changed the rules
     check_people(session, charge.dataset_id, members)
     blocks.hold_all(
         session,

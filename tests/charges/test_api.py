@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.charges import claims, service
 from app.charges.schemas import ChargeRequest
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Grant
@@ -291,6 +292,23 @@ def test_a_charge_says_what_it_is_for_where_the_owner_requires_that(api: Api, db
     assert reserve(api, asked(dataset, use={**use, "permit": "other"}), once="same").status_code == 409
     entries = api.client.get(f"/v1/datasets/{dataset}/ledger/entries", headers=api.headers("admin")).json()["items"]
     assert entries[-1]["memo"]["charge"]["use"] == use
+
+
+def test_rules_that_change_while_a_charge_is_priced_bind_it(
+    api: Api, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, priced = add_dataset(db), claims.amounts
+
+    def changed(*given: Any) -> Any:
+        with db.write() as session:
+            row = session.get_one(Dataset, dataset)
+            row.spec = row.spec | {"governance": {"controller": "A hospital", "requires": ["permit"]}}
+        return priced(*given)
+
+    monkeypatch.setattr(service, "amounts", changed)
+    refused = reserve(api, asked(dataset))
+    assert refused.status_code == 422 and "/use/permit" in refused.text, refused.text
+    assert ledger(api, dataset)["accounts"]["train"]["held"] == 0
 
 
 def test_a_charge_from_before_there_were_uses_is_the_same_request() -> None:

@@ -29,7 +29,7 @@ class TooLargeError(Exception):
 
 
 class StorageFailed(Exception):
-    """The model's files could not be written."""
+    """The job's files could not be written."""
 
 
 CODES: dict[type[BaseException], FailureCode] = {
