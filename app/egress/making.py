@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.approvals.service import agreements_of
+from app.approvals.service import require_own_agreement, standing
 from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import Approval, Dataset, Egress, Job
@@ -48,7 +48,7 @@ from app.storage import objects
 from app.storage.bucket import DamagedError
 from app.storage.objects import Objects
 from core.disk import Room, sync
-from core.errors import NotFound, StorageFull, TransientError, Unavailable
+from core.errors import Conflict, Forbidden, NotFound, StorageFull, TransientError, Unavailable
 from core.ids import new_id, now, rfc3339, whole_second
 
 logger = logging.getLogger(__name__)
@@ -119,17 +119,19 @@ def _begin(session: Session, store: Objects, egress_id: str) -> str | None:
 
 def _note_failure(session: Session, egress_id: str, error: Exception) -> None:
     row = session.get_one(Egress, egress_id, with_for_update=True, populate_existing=True)
-    for_good = isinstance(error, Changed | DamagedError | NotFound)
+    gone = isinstance(error, Conflict) and error.code == "wrong-state"
+    refused = gone or isinstance(error, Forbidden)  # no later try changes that
+    for_good = refused or isinstance(error, Changed | DamagedError | NotFound)
     if row.made_at is not None or row.deleted_at is not None or not (for_good or row.tries >= TRIES):
         return
-    row.problem = DAMAGED if for_good else _reason(error)
+    row.problem = DAMAGED if for_good and not refused else _reason(error)
     audit.record(session, "egress.failed", row.job_id, egress=row.id, name=row.recipient)
 
 
 def _reason(error: Exception) -> str:
     """Why it could not be made, for who asked: nothing of the machine."""
     match error:
-        case StorageFull() | Unavailable() | TransientError():
+        case Conflict() | Forbidden() | StorageFull() | Unavailable() | TransientError():
             return error.message
         case _:
             return "the service could not make it: its log says why"
@@ -198,7 +200,9 @@ def _gathered(session: Session, egress_id: str) -> _Gathered:
     stored = require_certificate(session, job).body
     facts = CertificateFacts.model_validate(Signed.model_validate(stored).certificate)
     known = evidence.of(session, dataset)
-    words = [] if row.approval_id is None else agreements_of(session, row.approval_id)
+    service.require_files(session, job, stored)
+    require_own_agreement(session, job, row)
+    words = [] if row.approval_id is None else standing(session, session.get_one(Approval, row.approval_id))
     return _Gathered(
         facts=facts,
         certificate=_text(stored),

@@ -42,9 +42,7 @@ def ask(session: Session, settings: Settings, caller: Caller, job_id: str, recip
     for each in before:
         if each.recipient == recipient and status_of(session, each) in ("waiting", "pending"):
             raise Conflict("wrong-state", f"an egress for this recipient is asked for already: {each.id}")
-    files = select(Artifact.name).where(Artifact.job_id == job.id).limit(1)
-    if _has_weights(certificate.body) and session.scalar(files) is None:
-        raise Conflict("wrong-state", "the job's files were deleted: nothing of it can leave any more")
+    require_files(session, job, certificate.body)
     made = Egress(
         id=new_id("egr"),
         job_id=job.id,
@@ -62,6 +60,17 @@ def ask(session: Session, settings: Settings, caller: Caller, job_id: str, recip
     _check_limits(session, settings, caller, job.dataset_id)
     audit.record(session, "egress.asked", job.id, egress=made.id, name=recipient)
     return made
+
+
+def require_files(session: Session, job: Job, certificate: object) -> None:
+    """Checks that a job still has the files that its certificate releases.
+
+    Raises:
+        Conflict: they were deleted.
+    """
+    files = select(Artifact.name).where(Artifact.job_id == job.id).limit(1)
+    if _has_weights(certificate) and session.scalar(files) is None:
+        raise Conflict("wrong-state", "the job's files were deleted: nothing of it can leave any more")
 
 
 def _check_limits(session: Session, settings: Settings, caller: Caller, dataset_id: str) -> None:

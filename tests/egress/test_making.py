@@ -56,6 +56,17 @@ def test_what_is_kept_is_without_the_model(world: World) -> None:
     assert (head.status_code, head.content) == (200, b"") and head.headers["ETag"] == answer.headers["ETag"]
 
 
+def test_of_deleted_files_none_is_made(world: World) -> None:
+    """As the upgrade to papers leaves the row of a job whose files were deleted before it."""
+    world.ask(world.first)
+    assert world.call("DELETE", f"/v1/jobs/{world.first}/artifacts").status_code == 200
+    with world.db.write() as session:
+        session.execute(update(Egress).values(deleted_at=None, path=None))
+    world.let_out()
+    view = shown(world, world.first)
+    assert view["status"] == "failed" and "files were deleted" in view["problem"] and not kept(world, world.first)
+
+
 def test_the_relay_s_own_pass_makes_none(world: World) -> None:
     """A large model keeps wake-ups and certificates from nothing."""
     world.ask(world.first)

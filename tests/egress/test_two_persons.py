@@ -291,6 +291,17 @@ def test_persons_of_whom_a_restored_backup_knows_no_key_are_not_nobody(world: Pe
     assert world.cap(6.0).json()["type"] == "/problems/ledger-behind"
 
 
+def test_words_that_count_no_more_sign_nothing(world: Persons) -> None:
+    world.name_both()
+    asked = world.ask(world.first).json()["approval"]
+    assert world.agree(asked, world.ben).status_code == 200
+    with world.db.write() as session:
+        session.execute(update(ApiKey).where(ApiKey.id == world.ben.id).values(revoked_at=now()))
+    world.let_out()
+    (view,) = world.call("GET", f"/v1/jobs/{world.first}/egresses").json()["items"]
+    assert view["status"] == "failed" and "counts no more" in view["problem"]
+
+
 def test_a_page_shows_what_waits_and_takes_the_word(world: Persons) -> None:
     world.name_both()
     asked = world.ask(world.first, recipient="<b>Hospital</b>").json()["approval"]
