@@ -239,8 +239,8 @@ OWN_CONTENT = Leaves(
 SETTLED = Leaves(
     "settled",
     "as above: charged, or a function of the plan and of the steps that had started",
-    "certificate:released certificate:model_sha256 certificate:steps certificate:charge certificate:status "
-    "certificate:warnings certificate:ledger certificate:study",
+    "certificate:released certificate:model_sha256 certificate:answers_sha256 certificate:rows_sha256 "
+    "certificate:steps certificate:charge certificate:status certificate:warnings certificate:ledger certificate:study",
 )
 NUMERICS = Leaves(
     "numerics",

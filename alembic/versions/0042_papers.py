@@ -3,7 +3,7 @@ charge has a use.
 
 Archives that were made before are made again, as papers.
 
-Revision: 0042, after 0038
+Revision: 0042, after 0040
 """
 
 from __future__ import annotations
