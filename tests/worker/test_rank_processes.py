@@ -20,6 +20,7 @@ from tests.by_night import but
 from tests.worker.gang import together
 from tests.worker.support import Supervisor, dense, forks, run_child, spec, start_of, stored_part
 from worker.attempt.child import threads_of
+from worker.attempt.failures import TooLargeError
 from worker.attempt.prepare import agreed_plan
 from worker.attempt.together import Unheard
 from worker.data.placed import CPU
@@ -191,10 +192,10 @@ def test_ranks_that_fit_memory_unequally_take_the_least(monkeypatch: pytest.Monk
 
 def test_a_rank_without_memory_for_one_record_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     message = made_start(2).message()
-    with pytest.raises((MemoryError, RanksError)):
+    with pytest.raises((TooLargeError, RanksError)):
         fitting(message, {0: 10**6, 1: 0}, monkeypatch)
     begun = message.model_copy(update={"begun": True})
-    with pytest.raises((MemoryError, RanksError)):
+    with pytest.raises((TooLargeError, RanksError)):
         fitting(begun, {0: 10**6, 1: 1}, monkeypatch)
 
 
