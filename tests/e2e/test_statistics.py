@@ -16,20 +16,12 @@ import scrimp
 from scrimp.cli import app
 from tests.dashboard.conftest import token_of
 from tests.e2e.conftest import Service, until
+from tests.e2e.patients import TABLE
 
 PEOPLE, EACH = 900, 2
 SPEC: dict[str, Any] = {
     "name": "visits",
-    "format": "csv",
-    "task": {"kind": "classification", "label": "ill", "classes": [0, 1]},
-    "features": {
-        "kind": "table",
-        "columns": [
-            {"kind": "number", "name": "age", "range": [0, 100]},
-            {"kind": "number", "name": "bmi", "range": [10, 60], "missing": "middle"},
-            {"kind": "category", "name": "sex", "values": ["f", "m"]},
-        ],
-    },
+    **TABLE,
     "privacy": {
         "sensitivity": "private",
         "unit": "user",

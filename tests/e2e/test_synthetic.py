@@ -20,20 +20,12 @@ from scrimp import recompute
 from scrimp.cli import app
 from tests.dashboard.conftest import token_of
 from tests.e2e.conftest import Service, until
+from tests.e2e.patients import TABLE
 
 PEOPLE = 1_500
 SPEC: dict[str, Any] = {
     "name": "records",
-    "format": "csv",
-    "task": {"kind": "classification", "label": "ill", "classes": [0, 1]},
-    "features": {
-        "kind": "table",
-        "columns": [
-            {"kind": "number", "name": "age", "range": [0, 100]},
-            {"kind": "number", "name": "bmi", "range": [10, 60], "missing": "middle"},
-            {"kind": "category", "name": "sex", "values": ["f", "m"]},
-        ],
-    },
+    **TABLE,
     "privacy": {
         "sensitivity": "private",
         "unit": "example",
