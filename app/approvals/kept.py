@@ -6,6 +6,7 @@ a database that has forgotten persons gets them back from the record.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from sqlalchemy import select
@@ -20,6 +21,7 @@ from app.keys.service import Caller
 from app.ledger.behind import refusal
 from app.ledger.transparency.heads import Heads, NamedPersons, UnreadableHeadError
 from app.settings import Settings
+from core.contracts.approvals import FEWEST
 from core.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -29,8 +31,8 @@ def current(db: Database, heads: Heads, dataset_id: str) -> None:
     """Brings the database's persons of a data set, and their record, to those who were named last.
 
     Raises:
-        Conflict: `ledger-behind`: the record cannot be read, or the database knows none of their keys.
-        Unavailable: the bucket of records does not answer.
+        Conflict: `ledger-behind`: the record cannot be read, or the database knows the keys of fewer than two of them.
+        Unavailable: the record cannot be written, or the bucket of records does not answer.
     """
     try:
         recorded = heads.named(dataset_id)  # before the snapshot: what is recorded later may be of a later commit
@@ -40,7 +42,7 @@ def current(db: Database, heads: Heads, dataset_id: str) -> None:
         here = session.get_one(Dataset, dataset_id).persons_version
     there = 0 if recorded is None else recorded.version
     if there < here:
-        keep(db, heads, dataset_id)
+        _record(db, heads, dataset_id)
     elif recorded is not None and there > here:
         with db.write() as session:
             _adopt(session, recorded)
@@ -59,7 +61,12 @@ def of_job(db: Database, settings: Settings, caller: Caller, job_id: str) -> Non
 
 
 def keep(db: Database, heads: Heads, dataset_id: str) -> None:
-    """Records the persons after a commit. If that fails now, the next question about them does so."""
+    """Records the persons after a commit. If that fails, nothing is decided until `current` has recorded them."""
+    with contextlib.suppress(Unavailable):
+        _record(db, heads, dataset_id)
+
+
+def _record(db: Database, heads: Heads, dataset_id: str) -> None:
     with db.read() as session:
         version = session.get_one(Dataset, dataset_id).persons_version
         persons = service.named(service.persons_of(session, dataset_id))
@@ -69,6 +76,7 @@ def keep(db: Database, heads: Heads, dataset_id: str) -> None:
         heads.keep_named(NamedPersons(dataset=dataset_id, version=version, persons=persons))
     except (OSError, UnreadableHeadError, Unavailable) as error:
         logger.error("the persons of %s could not be recorded yet: %s", dataset_id, type(error).__name__)
+        raise Unavailable("the persons who decide on this data set cannot be recorded: try again later") from None
 
 
 def _adopt(session: Session, recorded: NamedPersons) -> None:
@@ -77,8 +85,8 @@ def _adopt(session: Session, recorded: NamedPersons) -> None:
         return
     by_key = recorded.persons.by_key()
     known = set(session.scalars(select(ApiKey.id).where(ApiKey.id.in_(by_key))))
-    if by_key and not known:
-        raise refusal("it knows no key of the persons who decide on this data set")
+    if by_key and len({by_key[key] for key in known}) < FEWEST:
+        raise refusal("it does not know the keys of two of the persons who decide on this data set")
     service.replace_persons(session, row.id, {key: by_key[key] for key in sorted(known)})
     row.persons_version = recorded.version
     audit.record(session, "persons.set", row.id, persons=sorted(recorded.persons.persons), because="restored")

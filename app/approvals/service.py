@@ -211,7 +211,9 @@ def require_egress(session: Session, job: Job) -> None:
     agreed = (
         select(Approval)
         .join(Egress, Approval.id == Egress.approval_id)
-        .where(Egress.job_id == (job.parent_id or job.id), Egress.deleted_at.is_(None), Approval.status == "agreed")
+        .where(
+            Egress.job_id == job.id, Egress.deleted_at.is_(None), Egress.problem.is_(None), Approval.status == "agreed"
+        )
     )
     if not any(len(standing(session, each)) >= FEWEST for each in session.scalars(agreed)):
         raise Forbidden("on this data set a model answers once two persons have agreed to an egress of it: ask for one")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -69,6 +69,14 @@ class _Gathered:
     manifest: Manifest
 
 
+@dataclass(frozen=True)
+class _Try:
+    """Where a try puts the papers, and where the one before it did."""
+
+    path: str
+    before: str | None
+
+
 def next_due(session: Session) -> Egress | None:
     """The next egress that may leave and is not made; those that failed wait for their next try."""
     open_ones = select(Egress).outerjoin(Approval, Approval.id == Egress.approval_id).where(*service.OPEN)
@@ -79,42 +87,58 @@ def next_due(session: Session) -> Egress | None:
     return session.scalars(due.order_by(Egress.next_try_at, Egress.asked_at, Egress.id).limit(1)).first()
 
 
-def make(db: Database, settings: Settings, key: Ed25519PrivateKey, egress_id: str) -> None:
-    """Makes an egress; the newest signed checkpoints must cover its charge.
+def make(
+    db: Database, settings: Settings, key: Ed25519PrivateKey, egress_id: str, sign_ledgers: Callable[[], None]
+) -> None:
+    """Makes an egress. A try is counted before anything can fail; after the last one it has failed for good.
 
-    A failure is noted: it is tried again later, and after the last try it has failed for good.
+    Args:
+        sign_ledgers: signs the checkpoints that must cover its charge.
     """
-    store = objects.of(settings)
     with db.write() as session:
-        path = _begin(session, store, egress_id)
-    if path is None:
+        begun = _begin(session, egress_id)
+    if begun is None:
         return
+    store = objects.of(settings)
+    if begun.before is not None:
+        _clear(store, begun.before)
     try:
-        kept = _make(db, settings, key, egress_id, path)
+        sign_ledgers()
+        kept = _make(db, settings, key, egress_id, begun.path)
     except Exception as error:
         logger.error("%s cannot be made: %s", egress_id, kind_of(error), exc_info=error)
-        store.remove(str(Path(path).parent))
         with db.write() as session:
             _note_failure(session, egress_id, error)
+        _clear(store, begun.path)
         return
     if not kept:  # another relay has made it meanwhile, or the job's files were deleted
-        store.remove(str(Path(path).parent))
+        _clear(store, begun.path)
 
 
-def _begin(session: Session, store: Objects, egress_id: str) -> str | None:
-    """Counts a try, and names the place of its papers: what an earlier try left is removed. None: it is made.
+def _begin(session: Session, egress_id: str) -> _Try | None:
+    """Counts a try, and names the place of its papers. None: it is made, or has failed.
 
     Who names a place last makes it: another relay that still writes finds that its place is not the row's.
     """
     row = session.get_one(Egress, egress_id, with_for_update=True, populate_existing=True)
     if row.made_at is not None or row.problem is not None or row.deleted_at is not None:
         return None
-    if row.path is not None:
-        store.remove(str(Path(row.path).parent))
+    if row.tries >= TRIES:  # the last one was killed
+        _fail(session, row, "the last try to make it did not end")
+        return None
+    before = row.path
     row.tries += 1
     row.next_try_at = now() + min(timedelta(seconds=2**row.tries), LONGEST_WAIT)
     row.path = f"jobs/{row.job_id}/egress/{new_id(row.id)}/papers.zip"
-    return row.path
+    return _Try(row.path, before)
+
+
+def _clear(store: Objects, path: str) -> None:
+    """Removes what a try left; what stays goes with the job's files."""
+    try:
+        store.remove(str(Path(path).parent))
+    except (OSError, Unavailable) as error:
+        logger.error("%s could not be removed: %s", path, kind_of(error))
 
 
 def _note_failure(session: Session, egress_id: str, error: Exception) -> None:
@@ -124,7 +148,11 @@ def _note_failure(session: Session, egress_id: str, error: Exception) -> None:
     for_good = refused or isinstance(error, Changed | DamagedError | NotFound)
     if row.made_at is not None or row.deleted_at is not None or not (for_good or row.tries >= TRIES):
         return
-    row.problem = DAMAGED if for_good and not refused else _reason(error)
+    _fail(session, row, DAMAGED if for_good and not refused else _reason(error))
+
+
+def _fail(session: Session, row: Egress, problem: str) -> None:
+    row.problem = problem
     audit.record(session, "egress.failed", row.job_id, egress=row.id, name=row.recipient)
 
 

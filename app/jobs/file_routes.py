@@ -8,16 +8,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse
-from sqlalchemy.orm import Session
 
 from app.approvals import kept
 from app.approvals.service import require_loose
 from app.audit import record as audit
-from app.db.models import Job
 from app.grants.service import require_job
-from app.hpo.stored import StoredStudy
 from app.jobs import artifacts, repository
-from app.jobs.certified import require_certificate
+from app.jobs.certified import require_certificate, require_handed_out
 from app.jobs.schemas import (
     CertificateDocument,
 )
@@ -27,7 +24,6 @@ from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_head
 from app.web.operations import Operation
 from core import leaves
-from core.errors import NotFound
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
@@ -67,7 +63,7 @@ def download_artifact(
     with db.read() as session:
         job = require_job(session, caller, job_id, "train")
         artifact = repository.artifact(session, job_id, name)
-        _check_handed_out(session, job)
+        require_handed_out(session, job)
         require_loose(session, job)
     path = artifacts.local(db, objects.of(settings), artifact)
     if "range" in request.headers or artifact.damaged_at is not None:
@@ -102,15 +98,3 @@ def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) 
         with db.write() as session:
             audit.record(session, "certificate.downloaded", job_id)
     return CertificateDocument.model_validate(found.body)
-
-
-def _check_handed_out(session: Session, run: Job) -> None:
-    """Refuses a trial's model unless the study keeps all models: the study delivers the best one.
-
-    Raises:
-        NotFound: as for a missing artifact.
-    """
-    if run.parent_id is not None:
-        study = session.get_one(Job, run.parent_id)
-        if not StoredStudy.read(study.study).keep_weights:
-            raise NotFound("this trial's model is not delivered: its study delivers the best one when it has ended")

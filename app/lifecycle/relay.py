@@ -211,17 +211,21 @@ class Relay:
         """
         with self.db.read() as session:
             due = making.next_due(session)
-            members = [] if due is None else members_of(session, session.get_one(Job, due.job_id).dataset_id)
         if due is None:
             return False
+        making.make(self.db, self.settings, self.signing_key, due.id, partial(self._sign_ledgers, due.job_id))
+        return True
+
+    def _sign_ledgers(self, job_id: str) -> None:
+        """Signs checkpoints of all ledgers of a job's data set, and its terms."""
+        with self.db.read() as session:
+            members = members_of(session, session.get_one(Job, job_id).dataset_id)
         current = [row.id for row, _ in members if self._is_current(row.id)]
         with self.db.write() as session:
             for each in current:
                 self._advance(session, each)
             if members:  # a public data set has no statement
                 terms.sign(session, members[0][0].id, self.signing_key)
-        making.make(self.db, self.settings, self.signing_key, due.id)
-        return True
 
     def _is_current(self, dataset_id: str) -> bool:
         """True if the data set has a ledger that is not behind its record."""

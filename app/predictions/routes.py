@@ -47,13 +47,13 @@ def predict(
     audience="every key",
     leaves=leaves.PREDICTIONS,
     command="predict",
-    problems=("forbidden",),
+    problems=("forbidden", "ledger-behind"),
     answer={
         **examples.PREDICTION,
         "status": "succeeded",
         "predictions": [{"class": 1, "probabilities": {"1": 0.83, "0": 0.17}}],
     },
 )
-def show(job_id: str, prediction_id: str, db: Db, caller: CurrentKey) -> PredictionView:
+def show(job_id: str, prediction_id: str, db: Db, settings: ServiceSettings, caller: CurrentKey) -> PredictionView:
     """Shows one of this key's predictions, until it expires."""
-    return PredictionView.of(service.find(db, caller, job_id, prediction_id))
+    return PredictionView.of(service.find(db, caller, job_id, prediction_id, settings))

@@ -15,6 +15,7 @@ from app.db.engine import Database
 from app.db.models import ApiKey, Job, Prediction
 from app.grants.service import require_job
 from app.jobs import repository
+from app.jobs.certified import require_handed_out
 from app.keys.service import Caller
 from app.predictions.claims import PREFIX
 from app.predictions.schemas import PredictionRequest
@@ -83,16 +84,19 @@ def require_model(session: Session, caller: Caller, job_id: str) -> Job:
         raise Conflict("wrong-state", f"the job is of kind `{kind}`, which trains no model: predict with one that did")
     if job.status != "succeeded":
         raise Conflict("wrong-state", f"the job is {job.status}: there is no model to predict with")
+    require_handed_out(session, job)
     require_egress(session, job)
     return job
 
 
-def find(db: Database, caller: Caller, job_id: str, prediction_id: str) -> Prediction:
+def find(db: Database, caller: Caller, job_id: str, prediction_id: str, settings: Settings) -> Prediction:
     """This key's prediction, with a job that it may still use.
 
     Raises:
         NotFound: there is none, it has expired, or it is another key's.
+        Conflict, Unavailable: as `app.approvals.kept.current`.
     """
+    kept.of_job(db, settings, caller, job_id)
     with db.read() as session:
         found = session.get(Prediction, prediction_id)
         theirs = found is not None and found.key_id == caller.id and found.job_id == job_id

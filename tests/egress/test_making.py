@@ -15,6 +15,7 @@ from app.egress import making
 from app.lifecycle.relay import Relay
 from app.retention import service as retention
 from app.settings import Settings
+from app.storage.folder import Folder
 from core.errors import Unavailable
 from core.ids import now
 from tests.egress.conftest import World
@@ -98,6 +99,40 @@ def test_a_try_that_fails_leaves_nothing_and_the_last_one_ends_it(
     monkeypatch.undo()
     assert world.ask(world.first).status_code == 202, "another one may be asked for"
     assert world.relay.let_out() and world.call("GET", f"/v1/jobs/{world.first}/egress").status_code == 200
+
+
+def test_a_place_that_cannot_be_cleared_delays_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ask(world.first)
+    with world.db.write() as session:
+        session.execute(update(Egress).values(path=f"jobs/{world.first}/egress/egr_old/papers.zip"))
+    monkeypatch.setattr(Folder, "remove", refuse)
+    world.let_out()
+    assert shown(world, world.first)["status"] == "ready"
+
+
+def test_ledgers_that_cannot_be_signed_are_a_try_and_delay_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails before the folder is begun counts as well."""
+    world.ask(world.first)
+    with monkeypatch.context() as patched:
+        patched.setattr("app.ledger.terms.sign", refuse)
+        assert world.relay.let_out() and not world.relay.let_out()
+    world.ask(world.second)
+    assert world.relay.let_out() and not world.relay.let_out()
+    assert (shown(world, world.first)["status"], shown(world, world.second)["status"]) == ("pending", "ready")
+    with world.db.read() as session:
+        assert session.scalar(select(Egress.tries).where(Egress.job_id == world.first)) == 1
+
+
+def test_tries_that_are_killed_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay that dies each time notes no failure itself."""
+    world.ask(world.first)
+    with world.db.write() as session:
+        session.execute(update(Egress).values(tries=making.TRIES))
+    world.let_out()
+    found = shown(world, world.first)
+    assert found["status"] == "failed" and "did not end" in found["problem"]
 
 
 def test_a_try_that_was_killed_leaves_nothing_behind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,16 @@ def test_a_model_answers_once_two_persons_have_agreed(world: Persons) -> None:
     assert world.call("GET", before.headers["Location"]).status_code == 200
 
 
+def test_an_egress_that_failed_opens_no_predictions(world: Persons) -> None:
+    world.name_both()
+    agreed = world.ask(world.first).json()
+    assert world.agree(agreed["approval"], world.ben).status_code == 200
+    (world.relay.settings.storage_root / "jobs" / world.first / "model.safetensors").write_bytes(b"others")
+    world.let_out()
+    answer = world.call("POST", f"/v1/jobs/{world.first}/predict", json={"records": [{"a": 1.0, "b": 2.0}]})
+    assert answer.status_code == 403
+
+
 def restored(world: Persons) -> None:
     """A backup from before persons were named."""
     with world.db.write() as session:
@@ -275,6 +285,41 @@ def test_a_restored_backup_does_not_forget_the_persons(world: Persons) -> None:
     assert world.call("GET", f"{world.path}/persons").json()["persons"]["Ben"] == [world.ben.id]
     (told,) = {each for each in world.told(world.dataset) if each[0] == "persons.set" and each[1] is not None}
     assert told[1] == world.ada.id
+
+
+def test_a_restored_backup_does_not_show_predictions(world: Persons) -> None:
+    asked = world.call("POST", f"/v1/jobs/{world.first}/predict", json={"records": [{"a": 1.0, "b": 2.0}]})
+    assert asked.status_code == 202
+    world.name_both()
+    restored(world)
+    assert world.call("GET", asked.headers["Location"]).status_code == 403
+
+
+def test_persons_who_could_not_be_recorded_decide_nothing(world: Persons, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a backup that is restored next would not know of them, after something left."""
+    file = f"/v1/jobs/{world.first}/artifacts/model.safetensors"
+    assert world.call("GET", file).status_code == 200
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Heads, "keep_named", full)
+        world.name_both()
+        answer = world.call("GET", file)
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
+    assert world.call("GET", file).status_code == 403, "recorded by the next question"
+
+
+def test_one_person_whose_keys_a_restored_backup_knows_is_not_two(world: Persons, settings: Settings) -> None:
+    world.name_both()
+    restored(world)
+    record = Heads.of(settings)
+    by_key = {world.ada.id: "Ada", "key_b": "Ben"}
+    known = record.named(world.dataset)
+    assert known is not None
+    record.keep_named(known.model_copy(update={"version": 2, "persons": named(by_key)}))
+    assert world.cap(6.0).json()["type"] == "/problems/ledger-behind"
 
 
 def test_persons_of_whom_a_restored_backup_knows_no_key_are_not_nobody(world: Persons, settings: Settings) -> None:

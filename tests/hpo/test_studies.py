@@ -13,12 +13,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
 from app.db.engine import Database
-from app.db.models import Artifact, Certificate, Job, JobEvent, Metric, Outbox
+from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, Metric, Outbox
+from app.keys.service import Caller
 from app.ledger import certificates
 from app.ledger.repository import posted
 from app.ledger.summary import settled_events
 from app.lifecycle import studies
 from app.lifecycle.claims import claim
+from app.predictions.service import require_model
+from core.errors import NotFound
 from core.privacy import gdp
 from core.privacy.events import Event, read
 from tests.by_night import SQLITE_BY_DAY
@@ -86,6 +89,22 @@ def test_the_best_candidate_is_handed_out_and_the_others_are_not_kept(db: Databa
     assert (artifact.job_id, artifact.path) == (study, f"jobs/{runs[1].id}/x")
     assert (metric.name, metric.value) == ("accuracy", 0.9)
     assert set(discarded) == {runs[0].id, runs[2].id}
+
+
+@pytest.mark.parametrize("keep_weights", [False, True])
+def test_a_trial_answers_only_if_its_study_keeps_all_models(db: Database, submit: Submit, keep_weights: bool) -> None:
+    study = submit(runs_per_level=1, keep_weights=keep_weights)
+    for run in runs_of(db, study):
+        play(db, run)
+    trial = runs_of(db, study)[0]
+    with db.read() as session:
+        owner = session.get_one(Dataset, trial.dataset_id).owner_key
+        caller = Caller(id=owner, role="admin", name="admin")
+        if keep_weights:
+            assert require_model(session, caller, trial.id).id == trial.id
+        else:
+            with pytest.raises(NotFound, match="study delivers the best one"):
+                require_model(session, caller, trial.id)
 
 
 def test_weights_of_pilots_are_kept_where_the_spec_asks(db: Database, submit: Submit) -> None:
