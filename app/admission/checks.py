@@ -207,7 +207,7 @@ def _asked(spec: JobSpec, facts: DatasetFacts, queries: tuple[Query, ...]) -> tu
         asked = Asked.of(queries, spec.where, columns)
     except Unfit as error:  # a synthetic job names columns, and no queries
         raise InvalidRequest.at(error.pointer if spec.queries else "/columns", error.detail) from None
-    return asked, Passes.over(facts.slots.train.rows, width_of(facts.spec.features, facts.features))
+    return asked, Passes.over(facts.slots.train.rows, width_of(facts.spec.features))
 
 
 def _columns_bytes(passes: Passes, facts: DatasetFacts) -> int:

@@ -187,7 +187,21 @@ class CategoryColumn(_Column):
     @property
     def width(self) -> int:
         """How many features it makes."""
-        return len(self.values) + ("other" in (self.unknown, self.missing))
+        return len(self.values) + (self.other is not None)
+
+    @property
+    def other(self) -> str | None:
+        """What the place of other, or missing, values is called: a text that is no declared value; None: there is none.
+
+        >>> CategoryColumn(name="a", kind="category", values=["x", "other"], unknown="other").other
+        'other_'
+        """
+        if "other" not in (self.unknown, self.missing):
+            return None
+        text, known = "other", {str(each) for each in self.values}
+        while text in known:
+            text += "_"
+        return text
 
     @property
     def example(self) -> CategoryValue:

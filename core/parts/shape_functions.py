@@ -45,7 +45,7 @@ def shape_functions(weight: NDArray[np.float64], features: TableFeatures, task: 
 def places_of(column: NumberColumn | DateColumn | CategoryColumn) -> tuple[str, ...]:
     """Names a column's features, in order."""
     if isinstance(column, CategoryColumn):
-        return (*map(str, column.values), *(("other",) if column.width > len(column.values) else ()))
+        return (*map(str, column.values), *(() if column.other is None else (column.other,)))
     if not _has_blocks(column):
         return LINE[:1] if column.width == 1 else (LINE[0], "missing")
     edges = [f"{edge:.4g}" for edge in column.edges] if isinstance(column, NumberColumn) else []

@@ -20,7 +20,7 @@ from core.contracts.queries import Where
 from core.contracts.table import EPOCH, CategoryColumn, DateColumn, NumberColumn, TableFeatures
 
 ONE = 2**20  # the grid of numbers: 1 is so many steps
-MISSING, OTHER = "missing", "other"
+MISSING = "missing"
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 TableColumn = NumberColumn | DateColumn | CategoryColumn
@@ -177,7 +177,7 @@ class Axis:
         if isinstance(declared, CategoryColumn):
             if edges is not None or bins is not None:
                 raise UnknownColumn(f"{declared.name!r} is a category: leave `edges` and `bins` out")
-            other = (OTHER,) if OTHER in (declared.unknown, declared.missing) else ()
+            other = () if declared.other is None else (declared.other,)
             return cls(column, (*map(str, declared.values), *other), None)
         between = _edges(declared, edges, bins)
         missing = () if declared.missing == "refuse" else (MISSING,)
@@ -249,8 +249,8 @@ def _wanted(declared: TableColumn, values: tuple[int | str, ...], *, in_table: b
         numbers = np.array(values, dtype=np.float64)
         return numbers.astype(np.float32).astype(np.float64) if in_table else numbers  # as the cells are
     places = {str(value): place for place, value in enumerate(declared.values)}
-    if OTHER in (declared.unknown, declared.missing):
-        places.setdefault(OTHER, -1)
+    if declared.other is not None:
+        places[declared.other] = -1
     for value in values:
         if str(value) not in places:
             near = get_close_matches(str(value), places, n=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.contracts.dataset_spec import Columns, Features, Tensor
+from core.contracts.dataset_spec import Columns, Features
 from core.contracts.table import TableFeatures
 from core.statistics.plans import Asked
 
@@ -28,7 +28,7 @@ class Passes:
     """The passes of a job over a data set.
 
     Attributes:
-        width: how many numbers a stored record has; 0 where its features are no numbers.
+        width: how many numbers of a stored record are read; 0: its label alone.
         rows: of a pass.
         count: how many passes there are.
     """
@@ -49,23 +49,13 @@ class Passes:
         return cls(width, rows, -(-slots // rows))
 
 
-def width_of(features: Features, numbers: int) -> int:
-    """How many numbers a stored record has; 0 where its features are no numbers, which statistics do not read.
-
-    Args:
-        numbers: of a tensor.
-    """
-    match features:
-        case TableFeatures() | Columns():
-            return len(features.columns)
-        case Tensor():
-            return numbers
-        case _:
-            return 0
+def width_of(features: Features) -> int:
+    """How many numbers of a stored record statistics read: none where its features have no names."""
+    return len(features.columns) if isinstance(features, TableFeatures | Columns) else 0
 
 
 def column_bytes(width: int, slots: int, *, of_users: bool) -> int:
-    """What columns that are read at once take: users' numbers, and then labels where features are no numbers. Slots
+    """What columns that are read at once take: users' numbers, and then labels where nothing else is read. Slots
     decide it: an array has one place for each, whatever the number of records.
 
     >>> column_bytes(0, 100, of_users=False), column_bytes(0, 100, of_users=True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import numpy as np
 
 from core.contracts.table import EPOCH, CategoryColumn, DateColumn, NumberColumn
-from core.statistics.columns import OTHER, Axis, Floats
+from core.statistics.columns import Axis, Floats
 from core.synthetic.tables import Codes
 
 DIGITS = 6  # of a number: as many as a float32 keeps
@@ -68,16 +68,8 @@ def _day(declared: DateColumn, day: int) -> str:
 def _categories(declared: CategoryColumn, codes: Codes) -> list[int | str | None]:
     """The declared values. The cell of others is a missing cell where those count as it, or else an unknown text."""
     values: list[int | str | None] = list(declared.values)
-    if declared.missing == OTHER:
+    if declared.missing == "other":
         values.append(None)
-    elif declared.unknown == OTHER:
-        values = [*map(str, declared.values), _unknown(declared)]
+    elif declared.other is not None:
+        values = [*map(str, declared.values), declared.other]
     return [values[code] for code in codes.tolist()]
-
-
-def _unknown(declared: CategoryColumn) -> str:
-    """A text that is no declared value."""
-    text, known = OTHER, {str(each) for each in declared.values}
-    while text in known:
-        text += "_"
-    return text

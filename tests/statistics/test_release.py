@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.typing import NDArray
 from scipy import stats
 
+from core.contracts.dataset_spec import Tensor
 from core.contracts.job_spec import JobSpec
 from core.errors import PrivacyError
 from core.parts.layout import Layout
@@ -25,7 +27,7 @@ from core.parts.stored import StoredPart
 from core.privacy.mechanism import MechanismConfig
 from core.statistics.columns import Cells
 from core.statistics.passes import MOST_ROWS_PER_PASS as ROWS
-from core.statistics.passes import Passes, ReleaseMemory
+from core.statistics.passes import Passes, ReleaseMemory, width_of
 from tests.statistics.data import QUERIES, asked, cells, spec, start_of, supervisor_of
 from tests.worker.support import key, run_thread
 from worker.attempt import answering
@@ -220,21 +222,33 @@ def test_passes_read_and_compute_on_the_slots_alone() -> None:
     reads = list[list[int]]()
     for n in (1, 10, ROWS - 1, ROWS + 1):
         part, before = Reading(n), len(seen)
-        sums = private_sums(Counting(), part, 3 * ROWS)  # type: ignore[arg-type]
+        sums = private_sums(Counting(), part, 3 * ROWS, 4)  # type: ignore[arg-type]
         assert seen[before:] == [ROWS, ROWS, ROWS]
         assert all(map(np.array_equal, sums, plans.sums(cells(n)))), "rows without a record count nowhere"
         reads.append(part.reads)
     assert reads == [[ROWS, ROWS, ROWS]] * 4
-    assert not any(each.any() for each in private_sums(plans, Reading(0), ROWS))
+    assert not any(each.any() for each in private_sums(plans, Reading(0), ROWS, 4))
     with pytest.raises(PrivacyError, match="slots"):
-        private_sums(plans, StoredPart(cells(20).x, cells(20).y.astype(np.int64)), 19)
+        private_sums(plans, StoredPart(cells(20).x, cells(20).y.astype(np.int64)), 19, 4)
 
 
 def test_texts_are_not_read_to_count_records() -> None:
     job = spec([{"kind": "count"}, {"kind": "histogram", "column": "y"}])
     part = Reading(50, texts=True)
-    count, labels = private_sums(asked(job), part, 60)
+    count, labels = private_sums(asked(job), part, 60, 0)
     assert count.tolist() == [50] and labels.sum() == 50 and part.reads == []
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_of_a_tensor_labels_alone_are_read(sparse: bool) -> None:
+    """Its features have no names. What is read follows from the declaration, so that admission and the rehearsal count
+    it: a stored sparse part took labels that a dense one did not."""
+    job = spec([{"kind": "histogram", "column": "y"}])
+    dense = cells(50)
+    x = scipy.sparse.csr_array(dense.x) if sparse else dense.x
+    part = Loaded(StoredPart(x, dense.y.astype(np.int64)))
+    (labels,) = private_sums(asked(job), part, 60, width_of(Tensor(array="x")))
+    assert labels.sum() == 50
 
 
 def test_an_attempt_may_stop_before_each_pass() -> None:
@@ -245,7 +259,7 @@ def test_an_attempt_may_stop_before_each_pass() -> None:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        private_sums(asked(spec()), Reading(10), 3 * ROWS, between)
+        private_sums(asked(spec()), Reading(10), 3 * ROWS, 4, between)
 
 
 @pytest.mark.parametrize("at", ["rehearse", "private_sums"])
@@ -322,8 +336,8 @@ def test_what_is_taken_before_the_charge_does_not_tell_the_number_of_records(sev
     sums, users = list[int](), list[int]()
     for n in (10_000, 100_000, 400_000):
         part: Any = Joined([Columns(n // 2), Columns(n // 2)]) if several else Columns(n)
-        private_sums(plans, part, slots)
-        sums.append(taken(lambda: private_sums(plans, part, slots)))  # noqa: B023
+        private_sums(plans, part, slots, 0)
+        sums.append(taken(lambda: private_sums(plans, part, slots, 0)))  # noqa: B023
         users.append(taken(lambda: check_users(part, of_users, slots)))  # noqa: B023
     tried, tried_of_users = (
         taken(lambda: rehearse(plans, Passes.over(slots, 0), each, slots))  # noqa: B023
@@ -344,7 +358,7 @@ def test_a_rehearsal_takes_the_memory_of_the_release() -> None:
         mechanism = MechanismConfig.model_validate(start["mechanism"])
     passes, records = Passes.over(slots, 4), Reading(60_000)
 
-    real = taken(lambda: release(plans, private_sums(plans, records, slots), mechanism, bytes(range(32))))
+    real = taken(lambda: release(plans, private_sums(plans, records, slots, 4), mechanism, bytes(range(32))))
     tried = taken(lambda: rehearse(plans, passes, mechanism, slots))
     needs = ReleaseMemory.of(plans, passes)
     assert max(real, tried) <= needs.whole - needs.answers
@@ -420,7 +434,7 @@ def test_answers_are_those_of_the_records_however_they_are_stored(tmp_path: Path
     assert not isinstance(whole, StoredPart) and whole.layout.users == (users is not None)
     check_users(whole, mechanism, 1_000)
     exact = plans.sums(records)
-    sums = private_sums(plans, whole, 1_000)
+    sums = private_sums(plans, whole, 1_000, 4)
     assert all(map(np.array_equal, sums, exact))
     released = release(plans, sums, mechanism, None if mechanism is None else bytes.fromhex(key_of_job()))
     if mechanism is None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.contracts.dataset_spec import ClassificationTask
 from core.contracts.queries import QuerySettings, Where
-from core.contracts.table import NumberColumn, TableFeatures
+from core.contracts.table import CategoryColumn, NumberColumn, TableFeatures
 from core.parts.tables import CellCoder
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.statistics import StatisticsRelease
@@ -130,6 +130,17 @@ def test_a_number_that_float32_does_not_hold_is_found_all_the_same() -> None:
     passes = filter_of(named, Where.model_validate({"column": "id", "in": [16_777_217]}))
     cells = Cells(np.array([[16_777_217], [5]], dtype=np.float32), np.zeros(2))
     assert passes(cells).tolist() == [True, False]
+
+
+def test_a_declared_value_that_is_called_other_has_a_cell_of_its_own() -> None:
+    declared = CategoryColumn(name="ward", values=["other", "b"], unknown="other")
+    column = Column(declared, 0)
+    axis = Axis.of(column)
+    rows = Cells(np.array([[0.0], [1.0], [-1.0]], dtype=np.float32), np.zeros(3))
+    assert [axis.labels[place] for place in axis.places(rows)] == ["other", "b", "other_"]
+    for value, passing in (("other", [True, False, False]), ("other_", [False, False, True])):
+        where = Where.model_validate({"column": "ward", "in": [value]})
+        assert filter_of({"ward": column}, where)(rows).tolist() == passing
 
 
 def test_a_missing_category_is_other_in_filters_and_cells_and_a_missing_number_passes_none() -> None:

@@ -93,7 +93,7 @@ def answer(link: Link, start: Start, telemetry: Telemetry, pids: Sequence[int], 
     link.send(Ready(device=start.device, processes=tuple(pids) or (os.getpid(),), numerics=_report(slots, passes.rows)))
     if replay.next_block(0) is None:
         raise PrivacyError("these sums were released under other keys; the charge covers no second release")
-    private = private_sums(asked, whole, slots, link.loading)
+    private = private_sums(asked, whole, slots, passes.width, link.loading)
     if link.begin(1, 1):
         raise PrivacyError("a job without a model has no state to save")
     link.poll(1)
@@ -161,7 +161,7 @@ def _places(start: Start) -> int:
 
 def _passes(start: Start) -> Passes:
     """The passes over a private part; of a public one at most these."""
-    return Passes.over(_places(start), width_of(start.features, start.shape.features))
+    return Passes.over(_places(start), width_of(start.features))
 
 
 def _key(start: Start, replay: Replay) -> bytes | None:

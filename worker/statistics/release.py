@@ -46,22 +46,23 @@ class Release:
 
 
 def private_sums(
-    asked: Asked, part: AnyPart, slots: int, between: Callable[[], None] = lambda: None
+    asked: Asked, part: AnyPart, slots: int, width: int, between: Callable[[], None] = lambda: None
 ) -> list[NDArray[np.int64]]:
     """The sums of each query over a part's records: exact, and private.
 
     Args:
         slots: N. So many rows are passed over, in passes of a public number of rows.
+        width: how many numbers of a record the declaration names; 0: labels alone are read.
         between: called before each pass; it may raise to stop.
 
     Raises:
-        PrivacyError: the part has more records than slots.
+        PrivacyError: the part has more records than slots, or its records are no rows of `width` numbers.
     """
     rows: Rows = Loaded(part) if isinstance(part, StoredPart) else part
     if len(rows) > slots:
         raise PrivacyError("a part has more records than slots")
-    records = _Records(rows, slots)
-    passes = Passes.over(slots, records.width)
+    records = _Records(rows, slots, width)
+    passes = Passes.over(slots, width)
     totals = [np.zeros(each.size, dtype=np.int64) for each in asked.plans]
     for number in range(passes.count):
         between()
@@ -87,11 +88,10 @@ def rehearse(asked: Asked, passes: Passes, mechanism: MechanismConfig | None, sl
 class _Records:
     """A part's records by their numbers, as rows of a pass."""
 
-    def __init__(self, rows: Rows, slots: int) -> None:
-        self._rows, layout = rows, rows.layout
+    def __init__(self, rows: Rows, slots: int, width: int) -> None:
+        self._rows, self._width = rows, width
         self._labels: NDArray[np.float64] | None = None
-        self.width = layout.sizes[0] if layout.kind == "dense" else 0
-        if layout.kind != "dense":  # no query reads features that are no numbers: their sizes are not public
+        if width == 0:  # no query reads features without a name: their sizes may not be public
             self._labels = np.ones(slots)
             fill(rows, "y", self._labels)
 
@@ -100,13 +100,15 @@ class _Records:
         pass reads as many records whatever n is."""
         count, numbers = len(self._rows), np.arange(start, start + size, dtype=np.int64)
         if count == 0:
-            return Cells(np.zeros((size, self.width), dtype=np.float32), np.zeros(size), np.zeros(size, dtype=np.bool_))
+            return Cells(
+                np.zeros((size, self._width), dtype=np.float32), np.zeros(size), np.zeros(size, dtype=np.bool_)
+            )
         there, read = numbers < count, numbers % count
         if self._labels is not None:
             return Cells(np.zeros((size, 0), dtype=np.float32), self._labels[read], there)
         taken = self._rows.rows(read)
-        if not isinstance(taken.x, np.ndarray):
-            raise PrivacyError("a dense part has dense records")
+        if not isinstance(taken.x, np.ndarray) or taken.x.shape[1:] != (self._width,):
+            raise PrivacyError("the part's records are not those that were declared")
         return Cells(taken.x, taken.y.astype(np.float64), there)
 
 

@@ -12,7 +12,7 @@ from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import ROWS_FILE, ROWS_TABLE, UTILITY_FILE
 from core.contracts.table import CategoryColumn, NumberColumn
 from core.errors import PrivacyError
-from core.statistics.columns import OTHER, Axis
+from core.statistics.columns import Axis
 from core.statistics.plans import Asked, CellsPlan
 from core.synthetic.synthesis import synthesise
 from core.synthetic.values import Values
@@ -46,7 +46,7 @@ def _array(column: Values, axis: Axis) -> pa.Array:
         return pa.array(column.values, pa.float64())
     # As core.synthetic.values writes them: a value that is none of the declared ones is a text.
     whole = isinstance(declared, CategoryColumn) and all(isinstance(value, int) for value in declared.values)
-    texts = isinstance(declared, CategoryColumn) and declared.unknown == OTHER and declared.missing != OTHER
+    texts = isinstance(declared, CategoryColumn) and declared.unknown == "other" and declared.missing != "other"
     return pa.array(column.values, pa.int64() if whole and not texts else pa.string())
 
 
