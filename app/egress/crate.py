@@ -15,7 +15,7 @@ Sources: RO-Crate 1.1; Five Safes RO-Crate 0.4.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.egress.archive import Hashed
@@ -27,6 +27,7 @@ SPECIFICATION = "https://w3id.org/ro/crate/1.1"
 PROFILE = "https://w3id.org/5s-crate/0.4"
 # https://w3id.org/ro/terms/trusted-workflow-run, as the profile names its terms
 TERMS = "https://w3id.org/shp#"
+SHA256 = "https://w3id.org/ro/terms/workflow-run#sha256"  # the context of RO-Crate 1.1 has no such term
 FORMATS = {
     ".json": "application/json",
     ".html": "text/html",
@@ -34,6 +35,12 @@ FORMATS = {
     ".safetensors": "application/octet-stream",
 }
 Json = dict[str, Any]
+LICENCE: Json = {
+    "@id": "#licence",
+    "@type": "CreativeWork",
+    "name": "the recipient's agreement with the data set's controller",
+    "description": "The service grants no other licence.",
+}
 
 
 def metadata(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Hashed], submitted_by: str) -> bytes:
@@ -46,7 +53,7 @@ def metadata(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Ha
     """
     graph = [
         _descriptor(),
-        _root(facts, manifest, files),
+        _root(facts, manifest, files, submitted_by),
         *_project(facts),
         *_people(manifest, submitted_by),
         _data(facts),
@@ -55,9 +62,10 @@ def metadata(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Ha
         *_assessments(facts, manifest),
         *(_file(name, found) for name, found in sorted(files.items())),
         {"@id": NAME, "@type": "File", "name": "signed manifest of all files", "encodingFormat": "application/json"},
+        LICENCE,
         {"@id": PROFILE, "@type": "CreativeWork", "name": "Five Safes RO-Crate", "version": "0.4"},
     ]
-    context = [f"{SPECIFICATION}/context", {"shp": TERMS}]
+    context = [f"{SPECIFICATION}/context", {"shp": TERMS, "sha256": SHA256}]
     document = {"@context": context, "@graph": graph}
     return (json.dumps(document, ensure_ascii=False, indent=1) + "\n").encode()
 
@@ -66,35 +74,42 @@ def _ref(name: str) -> Json:
     return {"@id": name}
 
 
+def _refs(names: Sequence[str]) -> Json | list[Json]:
+    """One value is written without a list, as RO-Crate asks."""
+    found = [_ref(name) for name in names]
+    return found[0] if len(found) == 1 else found
+
+
 def _descriptor() -> Json:
     return {
         "@id": METADATA,
         "@type": "CreativeWork",
         "about": _ref("./"),
-        "conformsTo": [_ref(SPECIFICATION)],
+        "conformsTo": _ref(SPECIFICATION),
     }
 
 
-def _root(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Hashed]) -> Json:
+def _root(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Hashed], submitted_by: str) -> Json:
     said = (
         f"Files of {facts.job} for {manifest.recipient}, with the proof of what was spent: "
         f"(ε = {facts.epsilon.value:.6g}, δ = {facts.epsilon.delta:g})-differential privacy for one {facts.thing}."
     )
     agreed = [f"#agreement-{each.key_id}" for each in manifest.approvals]
-    licence = "The recipient's agreement with the data set's controller; the service grants no other licence."
-    return {
+    publisher = {} if facts.governance is None else {"publisher": _ref("#controller")}
+    return publisher | {
         "@id": "./",
         "@type": "Dataset",
         "name": f"Egress {manifest.number} of {facts.job}, from the data set {facts.dataset.name}",
         "description": said,
         "datePublished": manifest.made_at,
-        "license": licence,
+        "license": _ref("#licence"),
+        "author": _ref(f"#{submitted_by}"),
         "identifier": manifest.egress,
         "conformsTo": _ref(PROFILE),
-        "hasPart": [_ref(name) for name in (*sorted(files), NAME)],
+        "hasPart": _refs([*sorted(files), NAME]),
         "mainEntity": _ref("#job"),
         "sourceOrganization": _ref("#project"),
-        "mentions": [_ref(name) for name in ("#run", "#accounting", *agreed)],
+        "mentions": _refs(["#run", "#accounting", *agreed]),
     }
 
 
@@ -122,7 +137,7 @@ def _people(manifest: Manifest, submitted_by: str) -> list[Json]:
     names = {submitted_by: f"holder of {submitted_by}", manifest.asked_by: f"holder of {manifest.asked_by}"}
     names |= {each.key_id: each.person for each in manifest.approvals}
     return [
-        {"@id": f"#{key}", "@type": "Person", "name": name, "identifier": key, "memberOf": [_ref("#project")]}
+        {"@id": f"#{key}", "@type": "Person", "name": name, "identifier": key, "memberOf": _ref("#project")}
         for key, name in sorted(names.items())
     ]
 
@@ -166,8 +181,8 @@ def _run(facts: CertificateFacts, files: Mapping[str, Hashed], submitted_by: str
         "name": f"{facts.job}: {facts.steps.started} of {facts.steps.planned} steps",
         "instrument": _ref("#job"),
         "agent": _ref(f"#{submitted_by}"),
-        "object": [_ref(f"#{facts.dataset.id}")],
-        "result": [_ref(name) for name in sorted(files) if name.startswith("model/")],
+        "object": _ref(f"#{facts.dataset.id}"),
+        "result": _refs([name for name in sorted(files) if name.startswith("model/")]),
         "actionStatus": f"http://schema.org/{'CompletedActionStatus' if done else 'FailedActionStatus'}",
         "endTime": facts.issued_at,
     }
