@@ -16,8 +16,8 @@ from app.sandbox.confinement import Policy
 from app.sandbox.limited import HelperProcess, Source
 
 # What services ask for by default. Tests of the limits themselves get fresh processes.
-KEPT = {"core.privacy.pricing_server:answer", "app.formats.parse:parse"}
-ENOUGH_CPU_S = 301
+KEPT = {"core.privacy.pricing_server:answer", "app.formats.parse:parse", "app.formats.recount:recount"}
+ENOUGH_CPU_S = 301  # what files may take; those that are read in the background may take more
 # What kept processes may read and write, as one serves many requests; and those that run code of the tests.
 WIDE = Policy((Path(__file__).parent,), (Path(tempfile.gettempdir()), Path("/dev/shm")))  # noqa: S108 - fuzzed files lie there
 
@@ -51,7 +51,7 @@ class Warm:
         return self.fresh.take(target, memory_bytes, preload, cpu_s, files)
 
     def give_back(self, target: str, process: HelperProcess) -> None:
-        kept = target in KEPT and process.cpu_s in (None, ENOUGH_CPU_S)
+        kept = target in KEPT and (process.cpu_s is None or process.cpu_s >= ENOUGH_CPU_S)
         if kept and process.alive:
             with self.lock:
                 self.idle[target, process.memory_bytes, process.cpu_s].append(process)

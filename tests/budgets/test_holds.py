@@ -13,7 +13,7 @@ from app.budgets.schemas import BudgetSetting
 from app.db.engine import Database
 from app.db.models import ApiKey, Job, LedgerEntry, SubAccount
 from app.keys.service import Caller
-from app.ledger import accounts
+from app.ledger import accounts, budgets
 from app.ledger.accounts import HoldTerms
 from app.ledger.memos import HeldFor
 from app.ledger.verify import verify
@@ -66,6 +66,15 @@ def hold(
 def post(db: Database, dataset: str, job: str, train: int, holdout: int = 0) -> None:
     with db.write() as session:
         accounts.post(session, dataset_id=dataset, job_id=job, train=train, holdout=holdout, actor="worker")
+
+
+def test_a_key_spends_within_its_own_sub_account(db: Database, dataset: str) -> None:
+    ann, bob = add_key(db), add_key(db)
+    give(db, dataset, ann, 1.0)
+    with db.read() as session:
+        own = budgets.of_key(session, dataset, ann)
+        assert own is not None and own.name == ann
+        assert budgets.of_key(session, dataset, bob) is None
 
 
 def of(db: Database, dataset: str, name: str) -> tuple[int, int, int, int]:

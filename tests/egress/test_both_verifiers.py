@@ -11,7 +11,6 @@ import copy
 import hashlib
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from app.ledger.transparency.notes import Checkpoint
 from scrimp.egress import Expected, examine
 from scrimp.transparency import Note, leaf_of, root_of
 from tests.egress.conftest import World
-from tests.ledger.test_attestations import VERIFIER, needs_node
+from tests.node import by_node, needs_node
 
 EGRESS = "https://scrimp.example.org/egress/v1"
 Json = dict[str, Any]
@@ -225,11 +224,6 @@ TABLE: dict[Callable[[Forged], None], str] = {
 @pytest.fixture(scope="module")
 def honest(shared: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared.made(shared.first, tmp_path_factory.mktemp("honest") / "folder")
-
-
-def by_node(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    line = ["node", VERIFIER, folder, *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 @needs_node

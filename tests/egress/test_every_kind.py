@@ -21,10 +21,9 @@ from scrimp.egress import Expected, examine
 from tests.by_night import but
 from tests.datasets.conftest import Api, new_api
 from tests.egress.conftest import REQUEST
-from tests.egress.test_folder import by_node
 from tests.ledger.issued import KEY, KINDS, Issuer
-from tests.ledger.test_attestations import needs_node
 from tests.lifecycle.test_relay import Notifier
+from tests.node import by_node, needs_node
 
 BY_DAY = (
     "blocks",

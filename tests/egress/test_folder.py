@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zipfile import BadZipFile
@@ -18,7 +17,7 @@ from app.jobs.artifacts import ArtifactDamagedError
 from scrimp.egress import MANIFEST, Expected, examine
 from scrimp.transparency import Note
 from tests.egress.conftest import World
-from tests.ledger.test_attestations import VERIFIER, needs_node
+from tests.node import by_node, needs_node
 
 NAMES = {
     "answers/ehds.md",
@@ -215,10 +214,6 @@ def test_no_private_count_is_in_the_folder(shared: World, folder: Path) -> None:
     assert entries == answer[: len(entries)]
     words = "".join((folder / name).read_text() for name in NAMES if name.endswith((".md", ".html")))
     assert "Not covered" in words and datetime.now(UTC).strftime("%Y") in words
-
-
-def by_node(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["node", VERIFIER, folder, *words], capture_output=True, text=True, check=False)
 
 
 @needs_node

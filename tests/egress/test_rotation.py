@@ -15,9 +15,8 @@ from app.renewal import rotation
 from core.ids import now
 from scrimp.egress import Expected, examine
 from tests.egress.conftest import World
-from tests.egress.test_folder import by_node
-from tests.ledger.test_attestations import needs_node
 from tests.lifecycle.test_relay import Notifier
+from tests.node import by_node, needs_node
 
 
 def rotated(world: World) -> str:

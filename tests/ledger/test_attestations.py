@@ -26,8 +26,8 @@ from scrimp.recompute import recompute
 from scrimp.signatures import is_authentic, problem_of
 from tests.ledger.support import open_ledger, sealed, signed_document
 from tests.ledger.test_certificates import KEY, document, issue, succeeded
+from tests.node import VERIFIER, by_node, needs_node
 
-VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
 TRUSTED = public_key(KEY)
 STRANGER = Ed25519PrivateKey.generate()
 OTHER = public_key(STRANGER)
@@ -174,15 +174,7 @@ def test_a_whole_document_must_agree_with_its_envelope(signed: dict[str, Any], t
         if shutil.which("node"):
             path = tmp_path / "forged.json"
             path.write_text(json.dumps(forged))
-            assert node(path, "--public-key", TRUSTED).returncode == 1
-
-
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the verifier with")
-
-
-def node(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    line = ["node", str(VERIFIER), *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
+            assert by_node(path, "--public-key", TRUSTED).returncode == 1
 
 
 @needs_node
@@ -192,13 +184,25 @@ def test_another_language_verifies_it(signed: dict[str, Any], tmp_path: Path) ->
     alone.write_text(json.dumps(signed["envelope"]))
     model.write_bytes(MODEL)
     for path in (whole, alone):
-        found = node(path, "--public-key", TRUSTED, model)
+        found = by_node(path, "--public-key", TRUSTED, model)
         assert found.returncode == 0, found.stderr
         assert f"certificate of {signed['certificate']['job']}" in found.stdout
         assert "is model.safetensors" in found.stdout
     model.write_bytes(MODEL[::-1])
-    assert node(whole, "--public-key", TRUSTED, model).returncode == 1
-    assert node(whole, "--public-key", OTHER).returncode == 1
+    assert by_node(whole, "--public-key", TRUSTED, model).returncode == 1
+    assert by_node(whole, "--public-key", OTHER).returncode == 1
+
+
+@needs_node
+def test_a_warm_node_answers_as_the_command_does(signed: dict[str, Any], tmp_path: Path) -> None:
+    path, empty = tmp_path / "certificate.json", tmp_path / "empty.json"
+    path.write_text(json.dumps(signed))
+    empty.write_text("{}")
+    known = ("--public-key", TRUSTED)
+    for words in ((path, *known), (path,), (path, *known, path), (path, "--public-key", OTHER), (empty,), ("--x",), ()):
+        line = ["node", VERIFIER, *words]
+        command, warm = subprocess.run(line, capture_output=True, text=True, check=False), by_node(*words)
+        assert (warm.returncode, warm.stdout, warm.stderr) == (command.returncode, command.stdout, command.stderr)
 
 
 @needs_node
@@ -206,9 +210,9 @@ def test_another_language_believes_no_forgery(signed: dict[str, Any], tmp_path: 
     path = tmp_path / "forged.json"
     for name, forged in forgeries(signed["envelope"]).items():
         path.write_text(json.dumps(forged))
-        assert node(path, "--public-key", TRUSTED).returncode == 1, name
+        assert by_node(path, "--public-key", TRUSTED).returncode == 1, name
     path.write_text("{}")
-    assert node(path, "--public-key", TRUSTED).returncode == 2
+    assert by_node(path, "--public-key", TRUSTED).returncode == 2
 
 
 @needs_node
@@ -225,7 +229,7 @@ def test_another_language_believes_no_document_that_says_otherwise(
         if value is None:
             changed.pop(other, None)
         path.write_text(json.dumps(changed))
-        assert node(path, "--public-key", TRUSTED).returncode == 1
+        assert by_node(path, "--public-key", TRUSTED).returncode == 1
 
 
 def test_a_proof_that_fails_is_told_from_a_signature_that_does(signed: dict[str, Any], tmp_path: Path) -> None:

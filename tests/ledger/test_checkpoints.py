@@ -28,8 +28,9 @@ from scrimp.transparency import ED25519, LOG, Key, Note, begins_with, decoded, f
 from tests.chaos.tamper import rewrite, unprotected
 from tests.ledger.support import add_owner, hold, open_ledger, signed_document
 from tests.ledger.test_anchors import unheard
-from tests.ledger.test_attestations import TRUSTED, needs_node, node
+from tests.ledger.test_attestations import TRUSTED
 from tests.ledger.test_certificates import KEY, document, issue, succeeded
+from tests.node import by_node, needs_node
 
 READER = Key(LOG, ED25519, KEY.public_key().public_bytes_raw())
 NEW = Ed25519PrivateKey.from_private_bytes(b"n" * 32)
@@ -249,11 +250,11 @@ def test_whatever_differs_in_the_evidence_is_found_even_if_the_service_signs_it(
 def test_another_language_checks_the_proofs(db: Database, heads: Heads, tmp_path: Path) -> None:
     found, path = certificate_with_proofs(db, heads), tmp_path / "certificate.json"
     path.write_text(json.dumps(found))
-    said = node(path, "--public-key", TRUSTED)
+    said = by_node(path, "--public-key", TRUSTED)
     assert said.returncode == 0 and "checkpoint 302 entries" in said.stdout, said.stdout + said.stderr
     for name, body in list(flipped(found["certificate"]))[::9]:
         path.write_text(json.dumps(signed_document(body, KEY, {})))
-        said = node(path, "--public-key", TRUSTED)
+        said = by_node(path, "--public-key", TRUSTED)
         assert said.returncode in (1, 2), f"{name}: {said.stdout}"
 
 

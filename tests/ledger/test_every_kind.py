@@ -27,7 +27,7 @@ from scrimp.signatures import problem_of
 from scrimp.transparency import Required
 from tests.datasets.conftest import new_api
 from tests.ledger.issued import KEY, KINDS, Issuer
-from tests.ledger.test_attestations import needs_node, node
+from tests.node import by_node, needs_node
 
 TRUSTED = signing_keys.public_key(KEY)
 # What no certificate can have, and why.
@@ -86,7 +86,7 @@ def test_every_tool_reads_every_kind(issued: dict[str, Path], kind: str) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_language_verifies_every_kind(issued: dict[str, Path], kind: str) -> None:
     path, checkpoint = issued[kind], () if kind == "without a checkpoint" else ("--require-checkpoint",)
-    done = node(path, "--public-key", TRUSTED, *checkpoint)
+    done = by_node(path, "--public-key", TRUSTED, *checkpoint)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("signed     certificate of ")
 

@@ -23,9 +23,10 @@ from scrimp.transparency import COSIGNATURE, Key, Note
 from scrimp.witness import Witness
 from tests.ledger.support import open_ledger, signed_document
 from tests.ledger.test_anchors import unheard
-from tests.ledger.test_attestations import OTHER, STRANGER, TRUSTED, needs_node, node
+from tests.ledger.test_attestations import OTHER, STRANGER, TRUSTED
 from tests.ledger.test_certificates import KEY, document, issue, succeeded
 from tests.ledger.test_checkpoints import READER, db, heads, lengthen
+from tests.node import by_node, needs_node
 
 __all__ = ["db", "heads"]  # fixtures
 SIZE, LATER = 302, 500
@@ -37,12 +38,12 @@ def by_command(*words: str | Path) -> tuple[int, str]:
     return done.exit_code, " ".join(done.output.split())
 
 
-def by_node(*words: str | Path) -> tuple[int, str]:
-    done = node(*words)
+def by_script(*words: str | Path) -> tuple[int, str]:
+    done = by_node(*words)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-@pytest.fixture(params=[by_command, pytest.param(by_node, marks=needs_node)])
+@pytest.fixture(params=[by_command, pytest.param(by_script, marks=needs_node)])
 def verify(request: pytest.FixtureRequest) -> Verify:
     """One of the verifiers."""
     found: Verify = request.param

@@ -33,8 +33,8 @@ from scrimp.statement_words import told
 from scrimp.transparency import NotProven
 from tests.ledger.support import OWNER, add_owner, hold, open_ledger, post
 from tests.ledger.test_anchors import unheard
-from tests.ledger.test_attestations import needs_node, node
 from tests.ledger.test_certificates import KEY
+from tests.node import by_node, needs_node
 
 RAW, TRUSTED = KEY.public_key().public_bytes_raw(), public_key(KEY)
 OWNING = Caller(OWNER, "owner", "owner")
@@ -279,7 +279,7 @@ def test_the_other_verifier_finds_the_same(db: Database, dataset: str, tmp_path:
 
     def ran(other: Any) -> Any:
         path.write_text(json.dumps(other))
-        return node(path, "--public-key", TRUSTED)
+        return by_node(path, "--public-key", TRUSTED)
 
     whole = ran(document)
     assert whole.returncode == 0, whole.stdout + whole.stderr
@@ -291,7 +291,7 @@ def test_the_other_verifier_finds_the_same(db: Database, dataset: str, tmp_path:
     entry["ledgers"][0]["entries"][1]["hash"] = "0" * 64
     assert ran(entry).returncode == 1
     path.write_text(json.dumps(document))
-    assert node(path).returncode == 2, "without a key nothing is verified"
+    assert by_node(path).returncode == 2, "without a key nothing is verified"
 
 
 def test_the_command_prints_them_and_refuses_others(db: Database, dataset: str, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.mutation.mutants import of_module
+from tests.mutation.nightly import OF_CLIPPING
 from tests.mutation.report import ALIVE, judgements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ MODULES = (
 TESTS = (
     *(f"tests/ledger/test_{name}.py" for name in ("accounts", "anchors", "blocks", "chain", "heads", "joining")),
     *(f"tests/privacy/test_{name}.py" for name in ("calibration", "filters", "gdp", "pricing", "releases")),
-    *(f"tests/worker/test_{name}.py" for name in ("adaptive", "bookkeeping", "bound", "clipping", "planted", "shards")),
+    *OF_CLIPPING,
     "tests/budgets/test_holds.py",
     "tests/hpo/test_api.py",
 )

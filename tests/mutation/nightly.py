@@ -77,7 +77,10 @@ FOLDERS = ("app/ledger", "core/privacy", "worker/clipping")
 TESTS = ("tests/ledger", "tests/privacy", "tests/budgets", "tests/hpo")
 OF_CLIPPING = tuple(
     f"tests/worker/test_{name}.py"
-    for name in ("adaptive", "bookkeeping", "bound", "clipping", "examined", "methods", "planted", "shards", "views")
+    for name in (
+        *("adaptive", "bookkeeping", "bound", "clipping", "examined", "float32_sums", "formed_sums", "methods"),
+        *("planted", "shards", "views"),
+    )
 )
 # Long calculations and processes that race: their few fast tests are not worth the rest.
 LEFT_OUT = {

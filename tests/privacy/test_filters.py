@@ -43,6 +43,16 @@ def test_the_chosen_order_fits_as_many_jobs_as_any(cap: float, jobs: int) -> Non
     assert enforced.budget(cap, DELTA) // enforced.charge_event(JOB) == jobs
 
 
+@pytest.mark.parametrize("records", [5_000, 500_000])
+def test_a_job_is_typical_by_default_in_batches_of_512(records: int) -> None:
+    """Twenty epochs of them at a quarter of the cap; of full batches another order fits more."""
+    in_batches, whole = (
+        choose_order(8.0, DELTA, records, TypicalJob(epsilon=2.0, expected_batch_size=batch, epochs=20))
+        for batch in (512, records)
+    )
+    assert choose_order(8.0, DELTA, records) == in_batches != whole
+
+
 def test_a_small_cap_has_a_budget_at_high_orders_only() -> None:
     for order in (6.0, 32.0, 64.0):
         with pytest.raises(InvalidRequest) as refused:

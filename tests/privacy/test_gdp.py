@@ -31,6 +31,11 @@ def test_delta_against_sixty_digits(mu: float, widths: float) -> None:
     assert gdp.delta_from_mu(mu, epsilon) == pytest.approx(float(exact), rel=1e-13 * (1.0 + 10.0 / mu))
 
 
+def test_an_estimate_is_the_quick_epsilon_itself() -> None:
+    event = events.noisy_sums(1.0, 10.0, 100)
+    assert gdp.estimate(event, DELTA, target=1.0, steps=3) == gdp.epsilon(event, DELTA) > 0.0
+
+
 def test_delta_is_the_integral_of_its_definition() -> None:
     mu, epsilon = 0.7, 1.3
     with mpmath.workdps(40):

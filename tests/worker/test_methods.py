@@ -75,6 +75,38 @@ def test_uses_of_a_parameter_are_added_in_one_order_at_every_place(uses: int, ro
         assert term is not None and torch.equal(term.gradients, wanted.expand(rows, width))
 
 
+@pytest.mark.parametrize("kind", [Outer, Rows, Dense])
+def test_a_term_of_a_record_is_that_of_its_views(kind: type[Outer | Rows | Dense]) -> None:
+    """Its gradient is the sum of theirs."""
+    records, views, positions = 3, 2, 4
+    left, right = (torch.randn(records * views, positions, width, dtype=torch.float64) for width in (5, 2))
+    term: Outer | Rows | Dense = Outer(left, right)
+    if kind is Rows:
+        term = Rows(torch.randint(5, (records * views, positions)), right, 5)
+    elif kind is Dense:
+        term = Dense(torch.bmm(left.mT, right))
+
+    def gradients(of: Outer | Rows | Dense) -> Tensor:
+        return Merged.of([of]).formed(torch.Size([5, 2]))
+
+    wanted = gradients(term).unflatten(0, (records, views)).sum(dim=1)
+    torch.testing.assert_close(gradients(term.of_views(views)), wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("wide", ["left", "right"])
+def test_what_underflow_takes_from_a_length_is_in_its_slack(wide: str) -> None:
+    """Each of a wide factor's products is a little less than the smallest normal float32, and counts as 0."""
+    many, one = torch.full((1, 2, 64), 1.08e-19), torch.ones(1, 2, 1)
+    term = Outer(many, one) if wide == "left" else Outer(one, many)
+    exact = torch.bmm(term.left.double().mT, term.right.double()).square().sum()
+    assert torch.set_flush_denormal(True)
+    try:
+        measured = term.squares()
+    finally:
+        torch.set_flush_denormal(False)
+    assert measured.squares < 0.5 * exact <= measured.squares + measured.slack
+
+
 def test_formed_gradients_are_kept_where_there_is_room() -> None:
     numbers, room = ITEMS * DIM, methods.ROOM_BYTES
     size = ROWS * numbers * 4
