@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from tests.worker.layers import CASES, Tensors, losses
+from worker.clipping import totals
 from worker.clipping.bookkeeping import Bookkeeping
-from worker.clipping.engine import Clip
+from worker.clipping.engine import Clip, ClippingKind
 from worker.clipping.totals import Grid
 
 pytestmark = [
@@ -40,8 +41,14 @@ def test_cpu_and_gpu_agree(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("rows", [12, 100], ids=["groups that are filled", "a rest"])
 @pytest.mark.parametrize("name", ["mlp", "tied, last"])
-def test_sums_of_groups_agree_too(name: str, rows: int) -> None:
-    """Integer totals of groups that float32 adds: all groups of a parameter in a few kernels."""
+@pytest.mark.parametrize("kind", ["flat", "per_layer"])
+@pytest.mark.parametrize("most", [totals.GPU_CHUNK_BYTES, 2**10], ids=["at once", "piece by piece"])
+def test_sums_of_groups_agree_too(
+    name: str, rows: int, kind: ClippingKind, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integer totals of groups that float32 adds: all groups of all parameters in a few kernels, as far as they share
+    their factors and fit together."""
+    monkeypatch.setattr(totals, "GPU_CHUNK_BYTES", most)
     case = CASES[name]
     module, batch = case.module().float(), case.batch(rows)
     batch = tuple(each.float() if each.is_floating_point() else each for each in batch)
@@ -49,7 +56,7 @@ def test_sums_of_groups_agree_too(name: str, rows: int) -> None:
     for device in ("cpu", "cuda"):
         there = copy.deepcopy(module).to(device)
         grid = Grid(rows, rows)
-        engine = Bookkeeping(there, losses, rows=rows, kind="flat", max_grad_norm=0.3, grid=grid, group=6)
+        engine = Bookkeeping(there, losses, rows=rows, kind=kind, max_grad_norm=0.3, grid=grid, group=6)
         parameters = {n: p.detach().double() for n, p in there.named_parameters()}
         total = engine.private_sum(parameters, Tensors(*(each.to(device) for each in batch)))
         sums.append(torch.cat([value.cpu().flatten() for value in total.values()]))

@@ -58,7 +58,7 @@ MOST = {
     "pageable copies": 0,
     "waits of streams": 3,  # the copying stream's for the step's begin, and one for each pass
     "equal indices": 1000,
-    "kernels a pass": 500,
+    "kernels a pass": 300,
     "bytes a parameter": 60,
 }
 

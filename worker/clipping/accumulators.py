@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,11 +27,55 @@ from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.lengths import squared_lengths
 from worker.data.norms import ROUNDING
+from worker.data.passes import moved
 from worker.data.placed import chunk_bytes
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
 LONGEST = 2.0**60  # a longer input or gradient counts as not finite where float32 adds: no product can overflow
+
+
+class Lengths(NamedTuple):
+    """A parameter's gradients as they were measured; `bounded` makes of them what clipping needs.
+
+    Attributes:
+        numbers: float64 (n,): squared norms, or norms if `rooted`.
+        slack: a bound on what rounding took from the squared norms, float64 (n,); a number: in parts of them.
+        rooted: a GPU measures norms.
+        narrow: float32 adds these gradients.
+    """
+
+    numbers: Tensor
+    slack: Tensor | float
+    rooted: bool = False
+    narrow: bool = False
+
+
+def bounded(measured: Sequence[Lengths]) -> tuple[Tensor, Tensor]:
+    """‖g_i‖² of each parameter, and a bound on what rounding took from it: float64 (parameters, n) each, in new memory.
+
+    A few operations for all parameters: a GPU starts no kernels for each of them.
+    """
+    squares, device = torch.stack([each.numbers for each in measured]), measured[0].numbers.device
+    if any(each.rooted for each in measured):
+        rooted = _column(tuple(float(each.rooted) for each in measured), device) > 0.0
+        squares = torch.where(rooted, squares.square(), squares)
+    shares = tuple(each.slack if isinstance(each.slack, float) else 1.0 for each in measured)
+    slack = squares
+    if any(isinstance(each.slack, Tensor) for each in measured):
+        own = [squares[at] if isinstance(each.slack, float) else each.slack for at, each in enumerate(measured)]
+        slack = torch.stack(own)
+    slack = slack * _column(shares, device)
+    if any(each.narrow for each in measured):
+        most = _column(tuple(LONGEST**2 if each.narrow else torch.inf for each in measured), device)
+        squares.masked_fill_(squares > most, torch.inf)
+    return squares, slack
+
+
+@lru_cache(maxsize=256)
+def _column(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Public numbers as float64 (parameters, 1), copied to the device once."""
+    return moved(torch.tensor(numbers, dtype=torch.float64)[:, None], device)
 
 
 class ParameterAccumulator:
@@ -61,7 +106,7 @@ class ParameterAccumulator:
         self._scratch = scratch or Scratch()
         self._merged, self._shape, self._divisor = Merged.of(terms), shape, divisor
         self._kept: list[Tensor] | None = None
-        self._measured: tuple[Tensor, Tensor] | None = None
+        self._measured: Lengths | None = None
         self._factored = can_stay_factored(self._merged, divided=divisor is not None)
         self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room)
         self._group = group if self._narrow() and divisor is None else None
@@ -87,15 +132,16 @@ class ParameterAccumulator:
         return not self._factored
 
     def squares(self) -> tuple[Tensor, Tensor]:
-        """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each.
+        """‖g_i‖², and a bound on what rounding took from it, float64 (n,) each."""
+        squares, slack = bounded([self.measured()])
+        return squares[0], slack[0]
 
-        Computed once. Lets the terms go if it keeps the gradients.
-        """
+    def measured(self) -> Lengths:
+        """The gradients' lengths. Computed once. Lets the terms go if it keeps the gradients."""
         if self._measured is None:
             kept: list[Tensor] | None = [] if self.kept_bytes else None
-            parts = [self._chunk_squares(self._merged.take(at), kept) for at in self._chunks]
-            squares, slack = zip(*parts, strict=True)
-            self._measured = parts[0] if len(parts) == 1 else (torch.cat(squares), torch.cat(slack))
+            parts = [self._chunk_lengths(self._merged.take(at), kept) for at in self._chunks]
+            self._measured = parts[0] if len(parts) == 1 else _joined(parts)
             if kept is not None:
                 self._kept, self._merged = kept, Merged(None, None, None)
         return self._measured
@@ -149,7 +195,8 @@ class ParameterAccumulator:
         """A chunk's formed gradients, (rows, numbers): kept, or formed again."""
         if self._kept is not None:
             return self._kept[number].flatten(1)
-        return self._merged.take(self._chunks[number]).formed(self._shape, self._scratch).flatten(1)
+        scratch = self._scratch if self._merged.device.type == "cpu" else None  # totals on a GPU may keep them
+        return self._merged.take(self._chunks[number]).formed(self._shape, scratch).flatten(1)
 
     def _add_products(self, total: Tensor, chunk: Merged, factors: Tensor, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""
@@ -169,23 +216,22 @@ class ParameterAccumulator:
             total.addmv_(wide.mT, weights[at : at + rows], beta=keep)
             keep = 1
 
-    def _chunk_squares(self, chunk: Merged, kept: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+    def _chunk_lengths(self, chunk: Merged, kept: list[Tensor] | None) -> Lengths:
         if not self._factored:
             gradients = chunk.formed(self._shape, self._scratch if kept is None else None)
             if kept is not None:
                 kept.append(gradients)
             if self._divisor is not None:
                 gradients = gradients.double() / self._divisor
-            squares, slack = self._sum_of_squares(gradients.flatten(1))
-            return (squares if self._group is None else _not_too_long(squares)), slack
+            return _lengths(gradients.flatten(1))._replace(narrow=self._group is not None)
         outer, rows = chunk.outer, chunk.rows
         if rows is None:
             if outer is None:
                 raise PrivacyError("a parameter has no gradient terms")
             if outer.positions == 1:
-                return self._one_position(outer)
+                return Lengths(*self._one_position(outer))
             found = outer.squares()
-            return at_least(found.squares, found.slack, found.scale, outer.positions)
+            return Lengths(*at_least(found.squares, found.slack, found.scale, outer.positions))
         squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
         positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
@@ -193,27 +239,19 @@ class ParameterAccumulator:
             squares = squares + own.squares + 2 * rows.inner(outer)
             slack = slack + own.slack + 2 * rows.cross_slack(outer, scale * own.scale)
             scale, positions = scale + own.scale, positions + outer.positions
-        return at_least(squares, slack, scale, positions)
+        return Lengths(*at_least(squares, slack, scale, positions))
 
     def _one_position(self, outer: Outer) -> tuple[Tensor, Tensor]:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
         left, right = outer.left[:, 0], outer.right[:, 0]
         if self._divisor is None:
-            (one, less), (two, lesser) = self._sum_of_squares(left), self._sum_of_squares(right)
-            if self._group is not None:
-                one, two = _not_too_long(one), _not_too_long(two)
+            factors = [_lengths(each)._replace(narrow=self._group is not None) for each in (left, right)]
+            (one, two), (less, lesser) = bounded(factors)
             return one * two, (one + less) * (two + lesser) * (1 + 4 * ROUNDING) - one * two
         left, right = left.double(), right.double()
         inverse = self._divisor.view(left.shape[1], -1).square().reciprocal()
         squares = ((left.square() @ inverse) * right.square()).sum(dim=1)
         return squares, (left.shape[1] + right.shape[1] + 8) * ROUNDING * squares
-
-    def _sum_of_squares(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row's sum of squares of (n, m), float64 (n,), and a bound on its rounding."""
-        if numbers.dtype != torch.float32:
-            return _sum_of_squares(numbers)
-        squares = squared_lengths(numbers)
-        return squares, (numbers.shape[1] + 8) * ROUNDING * squares
 
     def _rows(self) -> int:
         """Records of one chunk: the float64 copies of their factors, or their formed gradients, fit in the cache."""
@@ -248,21 +286,25 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
     return squares, torch.maximum(slack, floor - squares)
 
 
-def _not_too_long(squares: Tensor) -> Tensor:
-    return squares.masked_fill(squares > LONGEST**2, torch.inf)
+def _joined(parts: Sequence[Lengths]) -> Lengths:
+    """The lengths of all chunks' records."""
+    numbers, slack = torch.cat([each.numbers for each in parts]), [each.slack for each in parts]
+    own = [each for each in slack if isinstance(each, Tensor)]
+    return parts[0]._replace(numbers=numbers, slack=torch.cat(own) if own else slack[0])
 
 
-def _sum_of_squares(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's sum of squares of (n, m), and a bound on its rounding.
-
-    In float64; narrower numbers are added in float32 by blocks.
-    """
+def _lengths(numbers: Tensor) -> Lengths:
+    """The lengths of (n, m)'s rows, in float64; numbers narrower than float32 are added in float32 by blocks."""
+    relative = (numbers.shape[1] + 8) * ROUNDING
     if numbers.dtype == torch.float64:
-        squares = numbers.square().sum(dim=1)
-        return squares, (numbers.shape[1] + 8) * ROUNDING * squares
+        return Lengths(numbers.square().sum(dim=1), relative)
+    if numbers.dtype == torch.float32 and numbers.device.type == "cpu":
+        return Lengths(squared_lengths(numbers), relative)
+    if numbers.dtype == torch.float32:
+        return Lengths(torch.linalg.vector_norm(numbers, dim=1, dtype=torch.float64), relative, rooted=True)
     whole = numbers.shape[1] // BLOCK * BLOCK
     rest = numbers[:, whole:].double().square().sum(dim=1)
     lengths = torch.linalg.vector_norm(numbers[:, :whole].float().unflatten(1, (-1, BLOCK)), dim=2).double()
     squares = lengths.square().sum(dim=1) + rest
     under = numbers.shape[1] * torch.finfo(torch.float32).tiny
-    return squares, ((2 * BLOCK + 8) * ROUNDING32 + numbers.shape[1] * ROUNDING) * squares + under
+    return Lengths(squares, ((2 * BLOCK + 8) * ROUNDING32 + numbers.shape[1] * ROUNDING) * squares + under)

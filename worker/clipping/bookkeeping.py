@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from core.errors import PrivacyError
-from worker.clipping.accumulators import ParameterAccumulator
+from worker.clipping.accumulators import Lengths, ParameterAccumulator, bounded
 from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, examine
@@ -278,7 +278,7 @@ class Bookkeeping(Generic[B]):
                 opened.terms.setdefault(at, []).append(of_records)
                 continue
             opened.measured[at] = self._accumulator(opened, at, [of_records], opened.clip)
-            opened.measured[at].squares()
+            opened.measured[at].measured()
 
     def _run(self, piece: B, rows: int | None = None, clip: Clip | None = None) -> tuple[Tensor, _Pass]:
         """One forward and one backward pass over P rows, or `rows`: returns each row's loss, and the layers' terms."""
@@ -429,13 +429,13 @@ def group_factors(
         kind: with "per_layer" each layer's parameters form a group; otherwise all parameters form one.
         max_grad_norm: C; each of m groups gets the share C/√m.
     """
-    bounded = {name: accumulator.squares() for name, accumulator in accumulators.items()}
+    measured = {name: accumulator.measured() for name, accumulator in accumulators.items()}
     layers = _layers(trainable) if kind == "per_layer" else {"": list(trainable)}
-    groups = {layer: present for layer, names in layers.items() if (present := [n for n in names if n in bounded])}
+    groups = {layer: present for layer, names in layers.items() if (present := [n for n in names if n in measured])}
     if not groups:
         return {}
     share = max_grad_norm / math.sqrt(len(layers))
-    bounds = {layer: _norm_bound([bounded[name] for name in names]) for layer, names in groups.items()}
+    bounds = {layer: _norm_bound([measured[name] for name in names]) for layer, names in groups.items()}
     finite = torch.stack([torch.isfinite(each) for each in bounds.values()]).all(dim=0)
     factors = {layer: torch.where(finite, clip_factors(bound, kind, share), 0.0) for layer, bound in bounds.items()}
     return {name: factors[layer] for layer, names in groups.items() for name in names}
@@ -483,7 +483,7 @@ def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
     return layers
 
 
-def _norm_bound(bounded: list[tuple[Tensor, Tensor]]) -> Tensor:
+def _norm_bound(measured: Sequence[Lengths]) -> Tensor:
     """√(Σ squares + the rounding bound), never too small. Sums of squares that cancel are clamped at 0."""
-    squares, slack = (torch.stack(each) for each in zip(*bounded, strict=True))
-    return root_bound(squares.clamp_(min=0.0).add_(slack).sum(dim=0), len(bounded))
+    squares, slack = bounded(measured)
+    return root_bound(squares.clamp_(min=0.0).add_(slack).sum(dim=0), len(measured))

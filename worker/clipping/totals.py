@@ -172,6 +172,8 @@ class GridTotals:
         self._whole = torch.full((), WHOLE, dtype=torch.float64, device=self._flat.device)
         self._kept: dict[str, Tensor] = {}  # a pass's sums of groups, on a GPU
         self._kept_numbers = 0
+        self._formed: dict[str, Tensor] = {}  # formed gradients that share factors and groups, on a GPU
+        self._factors, self._group = self._nan, 1
         self._shapes = {name: value.shape for name, value in parameters.items()}
 
     def add(self, name: str, of_pass: Tensor) -> None:
@@ -204,7 +206,7 @@ class GridTotals:
             self._broken |= not in_range
             return
         if totals.device.type != "cpu":
-            self._keep(name, products_of_groups(factors[:, None], torch.nan_to_num(gradients), group))
+            self._keep_formed(name, gradients, factors, group)
             return
         for of, by in zip(gradients.split(group), factors.split(group), strict=True):
             self._add(totals, in_float32(of, by))
@@ -230,8 +232,32 @@ class GridTotals:
             self._kept[name] = each
             self._kept_numbers += each.numel()
 
+    def _keep_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
+        """Keeps formed gradients until a pass has left those of all parameters: one product adds up their groups."""
+        most = GPU_CHUNK_BYTES // NUMBER_BYTES
+        size = sum(each.numel() for each in self._formed.values()) + gradients.numel()
+        same = factors.data_ptr() == self._factors.data_ptr() and factors.shape == self._factors.shape
+        if name in self._formed or not same or group != self._group or size > most:
+            self._add_up_formed()
+        self._formed[name], self._factors, self._group = gradients, factors, group
+        if gradients.numel() > most:  # nothing large stays until the next pass
+            self._add_up_formed()
+
+    def _add_up_formed(self) -> None:
+        """Keeps the sums of the groups of all formed gradients."""
+        formed, self._formed = self._formed, {}
+        if not formed:
+            return
+        gradients = list(formed.values())
+        sizes = [each.shape[1] for each in gradients]
+        whole = torch.nan_to_num(gradients[0]) if len(formed) == 1 else torch.cat(gradients, dim=1).nan_to_num_()
+        for sums in products_of_groups(self._factors[:, None], whole, self._group):
+            for name, each in zip(formed, sums.split(sizes, dim=1), strict=True):
+                self._keep(name, (each,))
+
     def _add_kept(self) -> None:
         """Adds what is kept, each group's sum rounded by itself: tensors that lie one after another at once."""
+        self._add_up_formed()
         kept, self._kept, self._kept_numbers = self._kept, {}, 0
         first = at = 0
         run: list[Tensor] = []
