@@ -98,7 +98,7 @@ def with_file(open_page: Callable[..., Any], whole: Whole, path: Path) -> Any:
 
 
 def declared(page: Any) -> Any:
-    return json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
+    return json.loads(page.locator("#json").input_value())
 
 
 @pytest.mark.browser
