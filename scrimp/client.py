@@ -24,6 +24,7 @@ from scrimp.blocks import Blocks
 from scrimp.budgets import Budgets
 from scrimp.charges import Charges
 from scrimp.errors import Conflict, NotFound, PredictionFailed, ScrimpError, WaitTimeout
+from scrimp.job_names import telling, unused
 from scrimp.jobs import JobHandle, Jobs
 from scrimp.models import (
     Approval,
@@ -282,12 +283,16 @@ class Client(Administration):
 
         Args:
             epsilon: the whole cost on the training part.
-            members: of the JobSpec, where you want to choose: `model`, `length`, `evaluation` …
+            members: of the JobSpec, where you want to choose: `model`, `length`, `evaluation` … Without a `name` it has
+                one from data set and ε, and the next number if another job has that.
 
         Raises:
             BudgetRefused: it does not fit; nothing was charged.
         """
-        return self.jobs.submit({"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **members})
+        spec = document({"dataset": dataset, "privacy": {"target_epsilon": epsilon}, **members})
+        if "name" not in spec:
+            spec["name"] = unused(self.jobs, telling(spec))
+        return self.jobs.submit(spec)
 
     def query(self, dataset: str) -> StatisticsQuery:
         """Begins a list of statistics on a data set: counts, histograms, means, quantiles … (scrimp.query)."""

@@ -22,12 +22,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scrimp.cells import python_rows
-from scrimp.column_names import public_column
+from scrimp.column_names import public_column, words
 from scrimp.column_rows import Row, WrongCell, classes_or_range, is_text, row_of, wrong_cells
 from scrimp.errors import MissingPackage, ScrimpError
 
 GZIP = b"\x1f\x8b"
-PERSONS = re.compile(r"(^|_)(user|patient|person|customer|subject|client|member)(_?id)?$", re.IGNORECASE)
+_NUMBER = "_?(id|no|nr|number|key|code|hash|pseudonym)"
+PERSONS = re.compile(  # of a name in words (scrimp.column_names); also in columns.js
+    rf"(^|_)((user|patient|person|customer|subject|client|member)({_NUMBER})?"
+    rf"|(participant|employee|student|citizen|insured){_NUMBER}|mrn|ssn|pid|nhs_number|pseudonym)$"
+)
 LOOKED_AT = 20_000  # rows from which columns are guessed; all rows are counted
 MOST_ROWS = 200  # columns that are proposed one by one
 KEPT_SHARE = 0.95  # of the people: so many have no more records than are proposed for one
@@ -69,8 +73,13 @@ class Sheet:
 
     @property
     def persons(self) -> list[str]:
-        """The columns that look like a person's id, by their names."""
-        return [name for name in self.columns if self.format != "npz" and PERSONS.search(name)]
+        """The columns that look like a person's id: by their names, or an `id` that comes again."""
+        return [name for name, cells in self.columns.items() if self.format != "npz" and _is_person(name, cells)]
+
+
+def _is_person(name: str, cells: list[Any]) -> bool:
+    plain = words(name)
+    return PERSONS.search(plain) is not None or (plain == "id" and len(set(map(str, cells))) < len(cells))
 
 
 @dataclass
@@ -231,8 +240,8 @@ def _of_table(sheet: Sheet, label: str, person: str | None) -> Proposal:
     task = classes_or_range(label, sheet.columns[label])
     if task is None:
         raise UnreadableFileError(f"column {label!r} is neither a number nor one of a few classes: predict another one")
-    inputs = {name: cells for name, cells in sheet.columns.items() if name != label and name not in sheet.persons}
-    inputs.pop(person or "", None)
+    unused = {label, person, *sheet.persons}
+    inputs = {name: cells for name, cells in sheet.columns.items() if name not in unused}
     features, used = _features(inputs)
     rows = [
         _used(name, label, person, task) or used.get(name) or Row(name, "left out: a person's id")
@@ -244,7 +253,7 @@ def _of_table(sheet: Sheet, label: str, person: str | None) -> Proposal:
     declared = [{"name": each, "kind": "number"} if isinstance(each, str) else each for each in named]
     wrong = wrong_cells(sheet.columns, declared, task)
     spec = _spec(sheet, task, features, protected)
-    return Proposal(spec, rows, [*notes, *_always(sheet)], wrong, len(sheet.columns[label]))
+    return Proposal(spec, rows, [*notes, *_always(sheet, person)], wrong, len(sheet.columns[label]))
 
 
 def _used(name: str, label: str, person: str | None, task: dict[str, Any]) -> Row | None:
@@ -335,9 +344,12 @@ def _spec(sheet: Sheet, task: dict[str, Any], features: dict[str, Any], protecte
     }
 
 
-def _always(sheet: Sheet) -> list[str]:
+def _always(sheet: Sheet, person: str | None = None) -> list[str]:
+    counted = f"from the file's {sheet.count} records"
+    if person is not None:
+        counted = f"the people that {person} tells apart in the file's {sheet.count} records"
     return [
-        f"`privacy.records`: from the file's {sheet.count} records, rounded, as an exact number becomes public",
+        f"`privacy.records`: {counted}, rounded, as an exact number becomes public",
         "`privacy.slots`: at most so many records of each part, by default 5 % more than declared and 64; choose them "
         "from what you expect to be true of the data",
         "`privacy.filter`: `gdp` admits full-batch jobs only, with an exact ε; declare `rdp` for mini-batches",

@@ -1,4 +1,4 @@
-"""Names of jobs that come from another job: telling, and no other job's."""
+"""Names of jobs that nobody named: telling, and no other job's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ def telling(spec: Mapping[str, Any]) -> str:
 
     >>> telling({"model": {"kind": "linear"}, "dataset": "reviews", "privacy": {"target_epsilon": 1.0}})
     'linear on reviews, ε = 1'
+    >>> telling({"dataset": "reviews", "privacy": {"target_epsilon": 1.0}})
+    'reviews, ε = 1'
     """
     epsilon = (spec.get("privacy") or {}).get("target_epsilon")
-    kind = (spec.get("model") or {}).get("kind", "linear")
-    return f"{kind} on {spec['dataset']}" + ("" if epsilon is None else f", ε = {epsilon:g}")
+    kind = (spec.get("model") or {}).get("kind")
+    where = spec["dataset"] if kind is None else f"{kind} on {spec['dataset']}"
+    return where + ("" if epsilon is None else f", ε = {epsilon:g}")
 
 
 def unused(jobs: Jobs, name: str) -> str:

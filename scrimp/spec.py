@@ -60,7 +60,11 @@ def _meant(name: str, spec: type[Spec], fields: list[str]) -> str:
         return f": did you mean `{likely[0]}`?"
     parts = {part: _parts(field.annotation) for part, field in spec.model_fields.items()}
     inside = [part for part, kinds in parts.items() if any(name in kind.model_fields for kind in kinds)]
-    return f": it belongs into `{inside[0]}`" if inside else f"; it has {', '.join(fields)}"
+    if inside:
+        return f": it belongs into `{inside[0]}`"
+    within = {member: part for part, kinds in parts.items() for kind in kinds for member in kind.model_fields}
+    near = get_close_matches(name, within, n=1)
+    return f": did you mean `{near[0]}` in `{within[near[0]]}`?" if near else f"; it has {', '.join(fields)}"
 
 
 def _parts(annotation: Any) -> list[type[Spec]]:

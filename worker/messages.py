@@ -62,14 +62,25 @@ FailureCode = Literal[
     "model-too-large",
 ]
 FAILURE_TEXTS: dict[FailureCode, str] = {
-    "data-damaged": "A stored part of the data set is missing or differs from what was registered.",
+    "data-damaged": (
+        "A stored part of the data set is missing or differs from what was registered. Tell the operator, who may have "
+        "a backup."
+    ),
     "out-of-memory": "The attempt ran out of memory; set a smaller physical_batch_size.",
     "privacy-invariant": "A privacy invariant does not hold; nothing was released.",
     "protocol": "The attempt and its supervisor do not follow the same protocol.",
-    "storage": "The job's files could not be written.",
-    "model-missing": "The model is missing from this worker's models root, or differs from the admitted one.",
-    "model-unfit": "A part of the model has no exact per-record gradients here; this attempt read no record.",
-    "extractor-missing": "The extractor is missing from this worker's models root, or differs from the admitted one.",
+    "storage": "The job's files could not be written. Tell the operator: the storage is full or away.",
+    "model-missing": (
+        "The model is missing from this worker's models root, or differs from the admitted one. Tell the operator, or "
+        "train another."
+    ),
+    "model-unfit": (
+        "A part of the model has no exact per-record gradients here; this attempt read no record. Train another model."
+    ),
+    "extractor-missing": (
+        "The extractor is missing from this worker's models root, or differs from the admitted one. Tell the operator, "
+        "or name another."
+    ),
     "extractor-former": f"T{FORMER[1:]}.",
     "numerics": (
         "On this worker a record's results depend on other records; this attempt computed nothing private. On a GPU "

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
-from app.admission.facts import DatasetFacts
+from app.admission.facts import DatasetFacts, total_of
 from app.admission.work import Statistics, Synthetic, Training, Work
 from app.catalogue import models, optimizers
 from app.hpo.rates import Resolved
 from core.contracts import filters
 from core.contracts.audit import WORDS, Audit
 from core.contracts.augmentation import Augmentation, Crop, Erase, Transform
+from core.contracts.base import LARGEST_EPSILON
 from core.contracts.cnn import MOST_NUMBERS
 from core.contracts.dataset_spec import (
     Interactions,
@@ -34,10 +35,11 @@ from core.contracts.queries import MOST_ROWS, Query
 from core.contracts.sampling import Cyclic, Poisson
 from core.errors import InvalidRequest
 from core.privacy import derive
+from core.privacy.gdp import epsilon_from_mu
 from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from core.privacy.numerics import numerics_of, sizes_of
 from core.privacy.plans import PlanRequest
-from core.privacy.releases import READABLE, ScoreNoise
+from core.privacy.releases import PLANNED_NOISE, READABLE, ScoreNoise
 
 if TYPE_CHECKING:
     from core.statistics.passes import Passes
@@ -435,17 +437,39 @@ def _of_scores(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
     return (*_unreadable(spec, facts), *_beyond_bound(spec.evaluation, facts))
 
 
+BESIDE_TRAINING = 0.5  # of μ: what a score on the training part's own account is thought to take at most
+
+
 def _unreadable(spec: JobSpec, facts: DatasetFacts) -> Iterator[str]:
-    """Warns of scores that their noise makes meaningless, with the noise_mu that would do."""
+    """Warns of scores that their noise makes meaningless, with the noise_mu or the ε that would do."""
     for score in derive.scores_of(spec.evaluation, facts.public, spec.model):
         for each in score.planned:
             most = READABLE * score.sensitivity
             if each.std > most * (1.0 + 1e-9):
-                enough = score.noise_mu * each.std / (0.4 * most)
-                yield (
-                    f"{each.name} is released with noise of about ± {each.std:.2g}, too much to tell models apart: "
-                    f"noise_mu = {enough:.2g} gives ± {0.4 * most:.2g}"
-                )
+                enough = _enough(spec, facts, score.noise_mu * each.std, most)
+                yield f"{each.name} {PLANNED_NOISE} ± {each.std:.2g}, too much to tell models apart: {enough}"
+
+
+def _enough(spec: JobSpec, facts: DatasetFacts, of_one: float, most: float) -> str:
+    """Says what makes a score readable: a noise_mu that the job's ε can pay, or else the ε that can.
+
+    Args:
+        of_one: the std of the noise at noise_mu = 1; it is proportional to 1 / noise_mu.
+        most: the largest std that is readable.
+    """
+    (delta, total), wanted = total_of(spec, facts), 0.4 * most
+    if total is None:
+        return f"noise_mu = {of_one / wanted:.2g} gives ± {wanted:.2g}"
+    is_beside = spec.evaluation is not None and "train" in (spec.evaluation.on, facts.holdout_account)
+    share = BESIDE_TRAINING if is_beside else 1.0
+    least = of_one / (share * total)
+    if least <= most:
+        noise_mu = min(of_one / wanted, share * total * (1.0 - 5e-3))  # three digits, and no more than ε pays
+        return f"noise_mu = {noise_mu:.3g} gives ± {of_one / noise_mu:.2g}"
+    needed = epsilon_from_mu(of_one / most / share, delta)
+    if needed > LARGEST_EPSILON:
+        return f"too few records score it, no ε up to {LARGEST_EPSILON:g} gives ± {most:.2g}"
+    return f"at this ε it is at least ± {least:.2g}, and ± {most:.2g} takes ε = {needed:.2g}"
 
 
 def _beyond_bound(evaluation: Evaluation, facts: DatasetFacts) -> tuple[str, ...]:

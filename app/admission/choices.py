@@ -32,7 +32,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from app.admission.checks import Checked
-from app.admission.facts import DatasetFacts
+from app.admission.facts import DatasetFacts, total_of
 from app.hpo.rates import (
     CALIBRATED,
     NETWORKS,
@@ -590,14 +590,6 @@ def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
         )
         raise InvalidRequest.at("/hpo/space/learning_rate", detail)
     return max(rounded(named / BESIDE), LEAST_RATE), min(rounded(named * BESIDE), MOST_RATE)
-
-
-def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
-    """Returns the job's δ, and the μ of its total; None if it has no total."""
-    public, asked = facts.public, spec.privacy
-    delta = (asked.target_delta if asked else None) or public.delta or derive.default_delta(public.records_train)
-    epsilon = asked.target_epsilon if asked else None
-    return delta, mu_from_epsilon(epsilon, delta) if epsilon is not None else None
 
 
 def _least_mu(hpo: Strategy, mu: float | None, delta: float) -> float | None:

@@ -11,10 +11,11 @@ from app.datasets.sizes import declared_slots, split_sizes, whole_of
 from core.contracts.base import AccountName, Unit
 from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
 from core.contracts.filters import FilterName
-from core.contracts.job_spec import Model, seen_by
+from core.contracts.job_spec import JobSpec, Model, seen_by
 from core.contracts.slots import Slots
 from core.errors import InvalidRequest
-from core.privacy.derive import ANY_FILTER, PublicFacts
+from core.privacy.derive import ANY_FILTER, PublicFacts, default_delta
+from core.privacy.gdp import mu_from_epsilon
 from core.privacy.numerics import PublicSizes
 from core.privacy.plans import FilterChoice
 from core.privacy.prices import Units
@@ -175,3 +176,11 @@ class DatasetFacts:
             slots=self.slots.train.units,
             filter=FilterChoice(kind=self.filter, order=self.order) if self.filter else ANY_FILTER,
         )
+
+
+def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
+    """Returns the job's δ, and the μ of its total; None if it has no total."""
+    public, asked = facts.public, spec.privacy
+    delta = (asked.target_delta if asked else None) or public.delta or default_delta(public.records_train)
+    epsilon = asked.target_epsilon if asked else None
+    return delta, mu_from_epsilon(epsilon, delta) if epsilon is not None else None

@@ -24,7 +24,7 @@ from app.web.operations import Page
 from app.web.pagination import After
 from core.errors import NotFound
 
-JOBS_ON_DATASET = 10
+JOBS_ON_DATASET = 5
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
 
 

@@ -357,7 +357,7 @@ class AttemptLog:
         with self._ending() as (session, job):
             session.add_all(Artifact(job_id=job.id, **dict(each)) for each in artifacts)
             job.step = steps_effective
-            job.warnings = [*job.warnings, *warnings, *learning.warnings(session, job)]
+            job.warnings = [*learning.still_true(session, job), *warnings, *learning.warnings(session, job)]
             if ranks:
                 append_event(session, job.id, "ranks", Ranks(ranks=tuple(ranks)))
             if audit is not None:

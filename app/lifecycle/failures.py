@@ -31,7 +31,11 @@ TOLD = {
     "superseded": "the job's stored numerics are of an earlier release: read before any record",
     "numerics": "the self-test, on random inputs, before any record is read",
 }
-INTERNAL = Failure(code="internal", message="The attempt failed. The operator's logs name the cause.")
+INTERNAL = Failure(
+    code="internal",
+    message="The attempt failed. Tell the operator the job's id: the logs name the cause. Until it is known, the same "
+    "job may fail again, at the same cost.",
+)
 
 
 def told(job: Job, failure: Failure) -> Failure:

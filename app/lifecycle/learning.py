@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from app.db.models import Dataset, Job, Metric
 from core.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.releases import MORE, READABLE, STDS, with_std
+from core.privacy.releases import LEARN, MORE, PLANNED_NOISE, READABLE, STDS, with_std
 
 
 class Released(NamedTuple):
@@ -46,6 +46,12 @@ def warnings(session: Session, job: Job) -> list[str]:
         others = (each for each in last.values() if each.name != "accuracy")
         return [*about(others, None, loss_bound), *against_larger_class(histogram, task.classes)]
     return about(last.values(), task.outputs if task.is_classification else None, loss_bound)
+
+
+def still_true(session: Session, job: Job) -> list[str]:
+    """A job's warnings of before its scores were there: what was said of their noise is known now, and smaller."""
+    has_scores = session.scalar(select(Metric.step).where(Metric.job_id == job.id).limit(1)) is not None
+    return [each for each in job.warnings if not (has_scores and PLANNED_NOISE in each)]
 
 
 def about(scores: Iterable[Released], classes: int | None, loss_bound: float | None) -> list[str]:
@@ -74,5 +80,5 @@ def about(scores: Iterable[Released], classes: int | None, loss_bound: float | N
 def _said(score: Released, where: str, width: float) -> str:
     number = f"{score.name} {with_std(score.value, score.std)}"
     if score.std <= READABLE * width:
-        return f"did not learn: {number} is {where}"
+        return f"did not learn: {number} is {where}; {LEARN}"
     return f"the noise hides if it learned: {number} may be {where}; {MORE}"

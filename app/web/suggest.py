@@ -55,6 +55,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "transformer": ("transformer_rec", "hf"),
     "validation": ("holdout",),
 }
+NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")  # where an object is expected
 LONGEST = 100  # of a name that is compared
 _QUOTED = re.compile(r"'([^']*)'")
 
@@ -74,6 +75,9 @@ def hint(error: dict[str, Any], model: object) -> str:
         found = meant(context.get("tag"), _QUOTED.findall(str(context.get("expected_tags", ""))))
     elif error["type"] == "literal_error":
         found = meant(error.get("input"), _QUOTED.findall(str(context.get("expected", ""))))
+    elif error["type"] in NO_OBJECT:
+        found = meant(error.get("input"), _kinds(model, location))
+        return "" if found is None else f': did you mean `{{"kind": "{found}"}}`?'
     else:
         found = None
     return "" if found is None else f": did you mean `{found}`?"
@@ -96,10 +100,21 @@ def meant(written: object, known: Iterable[str]) -> str | None:
 
 def members(model: object, location: tuple[int | str, ...]) -> list[str]:
     """The members of the object at a location: of every variant that it may be."""
+    return sorted({name for each in _at(model, location) if _is_model(each) for name in each.model_fields})
+
+
+def _kinds(model: object, location: tuple[int | str, ...]) -> list[str]:
+    """The kinds of object that may be at a location."""
+    kinds = (each.model_fields.get("kind") for each in _at(model, location) if _is_model(each))
+    return sorted(field.default for field in kinds if field is not None and isinstance(field.default, str))
+
+
+def _at(model: object, location: tuple[int | str, ...]) -> list[Any]:
+    """The types that a value at a location may have."""
     here = list(_types(model))
     for part in location:
         here = [each for one in here for each in _below(one, part)]
-    return sorted({name for each in here if _is_model(each) for name in each.model_fields})
+    return here
 
 
 def _below(of: Any, part: int | str) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.contracts.metrics import ReleasedHistogram
-from core.privacy.releases import MORE, READABLE, STDS, with_std
+from core.privacy.releases import LEARN, MORE, READABLE, STDS, with_std
 from core.privacy.score_histogram import STATISTICS, ScoreHistogram, larger_share
 
 
@@ -30,4 +30,4 @@ def against_larger_class(released: ReleasedHistogram, classes: Sequence[object])
         return [f"at a threshold of 0.5 as good as {answer}: {told}; {ranks}"]
     if auc.std > READABLE:
         return [f"the noise hides if it learned: it may be as good as {answer}: {told}; {MORE}"]
-    return [f"did not learn: as good as {answer}: {told}"]
+    return [f"did not learn: as good as {answer}: {told}; {LEARN}"]

@@ -85,6 +85,10 @@ def test_a_data_set_and_epsilon_are_a_whole_job(client: scrimp.Client, dataset: 
     told = {name: (value, because) for name, value, because in job.quote.resolved.told}
     assert told["model"][0] == "linear" and "κ" in told["learning rate"][1] and "steps" not in told
     typed = client.quote(scrimp.JobSpec(dataset=dataset, privacy=specs.JobPrivacy(target_epsilon=0.5)))
+    bare = [client.train(dataset, epsilon=0.1) for _ in range(2)]
+    assert [each.name for each in bare] == [f"{dataset}, ε = 0.1", f"{dataset}, ε = 0.1 #2"]
+    for each in bare:
+        each.cancel()
     assert typed.resolved is not None and typed.resolved.parts, "what a typed specification leaves out is not sent"
     job.cancel()
 

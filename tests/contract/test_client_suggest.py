@@ -28,6 +28,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: scrimp.JobSpec.model_validate({"dataset": "a", "optimizer": {"kind": "dp_sgd", "momentun": 0.9}}),
         "did you mean `momentum`",
     ),
+    (
+        lambda: scrimp.JobSpec.model_validate({"dataset": "a", "epsilon": 1.0}),
+        "JobSpec has no `epsilon`: did you mean `target_epsilon` in `privacy`",
+    ),
     (lambda: specs.Length.model_validate({"seconds": 3}), "Length has no `seconds`; it has epochs, steps"),
 ]
 

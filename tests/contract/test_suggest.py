@@ -30,6 +30,9 @@ MEANT: list[tuple[dict[str, Any], str, str | None]] = [
     ({"evaluation": {"on": "test"}}, "/evaluation/on", "holdout"),
     ({"hpo": {"space": {"lr": [0.1, 1.0]}}}, "/hpo/space/lr", "learning_rate"),
     ({"lenght": {"steps": 50}}, "/lenght", "length"),
+    ({"model": "gam"}, "/model", '{"kind": "gam"}'),
+    ({"sampling": "full"}, "/sampling", '{"kind": "full_batch"}'),
+    ({"model": "zzz"}, "/model", None),
     ({"zzz": 1}, "/zzz", None),
     ({"optimizer": SGD | {"x" * 500: 1}}, "/optimizer/" + "x" * 500, None),
 ]

@@ -275,6 +275,18 @@ def test_the_colours_are_chosen_and_remembered(open_page: Open, whole: Whole) ->
     assert page.evaluate(back) == "rgb(246, 247, 249)"
 
 
+def test_names_under_a_chart_do_not_touch(open_page: Open, whole: Whole) -> None:
+    scene, ids = whole
+    page = open_page(f"/dashboard/jobs/{ids.succeeded}", scene.analyst)
+    page.locator(".chart canvas").first.wait_for()
+    names = ["below 13.75", *(f"{13.75 * at:g} to {13.75 * at + 13.75:g}" for at in range(1, 7)), "from 96.25"]
+    plot = "{ ctx: document.createElement('canvas').getContext('2d'), width: %d }"
+    drawn = {width: page.evaluate(f"fitting({plot % width}, {names!r})") for width in (300, 720, 1600)}
+    assert drawn[1600] == names
+    assert drawn[720] == [name if at % 2 == 0 else "" for at, name in enumerate(names)]
+    assert [name for name in drawn[300] if name] == [names[0], names[4]]
+
+
 def test_without_javascript_the_numbers_stand_open(open_page: Open, whole: Whole) -> None:
     scene, ids = whole
     address = f"/dashboard/compare?job={ids.succeeded}&job={ids.running}"

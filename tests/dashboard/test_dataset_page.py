@@ -80,7 +80,7 @@ def test_each_cap_has_its_reason(scene: Scene, visit: Callable[[], Browser]) -> 
     browser = visit()
     browser.sign_in(scene.owner)
     text = browser.get(f"/dashboard/datasets/{dataset}").text
-    caps = text.split('<h2 id="caps"')[1].split("</section>")[0]
+    caps = text.split('id="all-caps"')[1].split("</details>")[0]
     rows = re.findall(r"<tr>.*?</tr>", caps.split("<tbody>")[1], flags=re.DOTALL)
     assert [re.findall(r'class="num">ε ([\d.]+)', row) for row in rows] == [["5"], ["6"], ["4"]], "newest first"
     assert "it needs less" in rows[0] and "a second study" in rows[1] and "registration" in rows[2]

@@ -262,8 +262,8 @@ def test_the_headline_is_the_share_of_the_budget_and_the_room(whole: Whole, sign
     scene, ids = whole
     browser = signed_in("analyst")
     text = browser.get(f"/dashboard/datasets/{ids.reviews}").text
-    assert re.search(r"Spent, of the budget</span><strong>\d+\.\d %", text)
-    room = re.search(r"room for (\d+) more jobs like it", text)
+    assert re.search(r"<strong>\d+\.\d % spent</strong>", text)
+    room = re.search(r"room for (\d+) more jobs like the newest", text)
     with scene.db.read() as session:
         charge = session.get_one(Job, ids.running).quote["charge"]  # the newest
         left = remaining_of(session.get_one(Account, ids.reviews))

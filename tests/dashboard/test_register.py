@@ -71,6 +71,8 @@ FILES = {
         "\n".join(["patientAge,height,sum,sex,y", *(f"{i},{i / 9},{10 ** (i % 9)},F,{i}" for i in range(40))]),
         "y",
     ),
+    "visits.csv": ("Patient ID,age,y\n" + "".join(f"{i // 3},{i % 90},{i % 2}\n" for i in range(90)), "y"),
+    "again.csv": ("id,age,y\n" + "".join(f"{i // 3},{i % 90},{i % 2}\n" for i in range(90)), "y"),
     "lines.jsonl": ("".join(f'{{"a": {i}, "b": "{"xy"[i % 2]}", "y": {i % 3}}}\n' for i in range(60)), "y"),
     "reviews.csv": (
         "text,label\n" + "".join(f'"a film that one sees, number {i}",{i % 2}\n' for i in range(64)),
@@ -96,7 +98,7 @@ def with_file(open_page: Callable[..., Any], whole: Whole, path: Path) -> Any:
 
 
 def declared(page: Any) -> Any:
-    return json.loads(page.get_by_role("textbox", name="The same as JSON").input_value())
+    return json.loads(page.locator("#json").input_value())
 
 
 @pytest.mark.browser

@@ -48,6 +48,8 @@ def test_a_page_shows_functions_of_columns(
     assert "what age adds to the score of yes" in page.text.lower() and XSS not in page.text
     (table,) = re.findall(r"<caption>age with sex: score of yes</caption>(.*?)</table>", page.text, re.DOTALL)
     assert re.findall(r'<td class="num">([^<]*)</td>', table) == ["1.5", "-2.5", "0", "1"]
+    folded = re.findall(r'<details class="more" id="(?:shape-0|pair-1)-fold"><summary>([^<]*)</summary>', page.text)
+    assert folded == ["age", "age with sex: score of yes"], "a table of forty columns is forty lines high"
     with scene.db.read() as session:
         assert session.scalar(of_cards) == before + 1
 

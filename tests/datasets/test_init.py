@@ -62,6 +62,38 @@ def test_a_hospitals_table(api: Api, tmp_path: Path, packed: bool) -> None:
     assert answer.json()["read"]["records"] == 943 and answer.json()["warnings"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "is_person"),
+    [
+        ("Patient ID", "ab", True),
+        ("patientId", "ab", True),
+        ("patient_nr", "ab", True),
+        ("MRN", "ab", True),
+        ("Participant-No", "ab", True),
+        ("id", "aab", True),
+        ("id", "abc", False),  # it tells records apart
+        ("student", "ab", False),  # yes or no
+        ("zip_code", "aab", False),
+        ("paid", "aab", False),
+    ],
+)
+def test_a_column_that_looks_like_a_person_s_id(tmp_path: Path, name: str, values: str, is_person: bool) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text(f"{name},age,y\n" + "".join(f"{value},{40 + at},{at % 2}\n" for at, value in enumerate(values)))
+    assert read_sheet(path).persons == [name] * is_person
+
+
+def test_people_are_counted_where_people_are_declared(tmp_path: Path) -> None:
+    """1,400 people were declared "from the file's 3000 records"."""
+    path = tmp_path / "d.csv"
+    path.write_text("Patient ID,age,y\n" + "".join(f"{at // 2},{at % 90},{at % 2}\n" for at in range(400)))
+    sheet = read_sheet(path)
+    notes = {person: propose(sheet, "y", person).notes for person in (None, "Patient ID")}
+    assert any("from the file's 400 records" in note for note in notes[None])
+    people = "the people that Patient ID tells apart in the file's 400 records"
+    assert any(people in note for note in notes["Patient ID"])
+
+
 @pytest.mark.parametrize(("text", "label", "kind"), [(REVIEWS, "label", "text"), (CSV, "y", "table")])
 def test_texts_and_numbers(api: Api, tmp_path: Path, text: str, label: str, kind: str) -> None:
     path = tmp_path / "d.csv"
@@ -108,7 +140,7 @@ def test_nobody_but_the_owner_chooses_what_is_predicted(tmp_path: Path) -> None:
         with pytest.raises(UnknownColumnError):
             propose(sheet, label, person)
     ran = CliRunner().invoke(app, ["datasets", "init", str(path)])
-    assert ran.exit_code == 2 and "patient_id" in ran.output and "outcome" in ran.output
+    assert ran.exit_code == 2 and all(each in ran.output for each in ("--label", "patient_id", "outcome"))
 
 
 def test_a_range_is_of_the_column_s_name_and_says_where_it_does_not_fit(tmp_path: Path) -> None:

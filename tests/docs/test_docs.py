@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
+from app.lifecycle import failures
 from core import errors
 from core.contracts.base import AccountantName
 from core.contracts.dataset_spec import TableFormat, Task
@@ -92,6 +93,13 @@ def test_every_error_is_documented_and_none_that_is_not_there() -> None:
     rows = (ROOT / "docs" / "errors.md").read_text().split("## Why a job failed")[0]
     documented = set(re.findall(r"^\| `([a-z-]+)` \|", rows, flags=re.MULTILINE))
     assert documented == {*codes(errors.ServiceError), errors.ServiceError.code, *get_args(errors.ConflictCode)}
+
+
+def test_every_cause_of_a_failure_says_what_to_do() -> None:
+    rows = (ROOT / "docs" / "errors.md").read_text().split("## Why a job failed")[1]
+    named = (re.findall(r"`([a-z-]+)`", row) for row in re.findall(r"^\| (`.*?) \|", rows, flags=re.MULTILINE))
+    documented = [code for row in named for code in row]
+    assert sorted(documented) == sorted({*failures.TOLD, failures.INTERNAL.code, "trial-failed"})
 
 
 def test_every_metric_is_documented_with_its_bound() -> None:

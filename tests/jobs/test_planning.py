@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -291,12 +292,40 @@ def test_a_scores_noise_is_known_before_the_job_runs() -> None:
 
 def test_a_score_that_its_noise_makes_meaningless_is_warned_of() -> None:
     """0.84 ± 0.20 fitted without a word. The noise_mu that the warning names is enough."""
-    asked = {"on": "holdout", "metrics": ["accuracy"]}
-    made = check(spec_of(evaluation=asked | {"noise_mu": 0.05}), facts(held_out=100))
+    asked, pays = {"on": "holdout", "metrics": ["accuracy"]}, {"target_epsilon": 4.0}
+    made = check(spec_of(privacy=pays, evaluation=asked | {"noise_mu": 0.05}), facts(held_out=100))
     (warning,) = made.warnings
     assert warning.startswith("accuracy is released with noise of about ± 0.2, too much to tell models apart")
     assert warning.endswith("noise_mu = 0.5 gives ± 0.02")
-    assert check(spec_of(evaluation=asked | {"noise_mu": 0.5}), facts(held_out=100)).warnings == ()
+    enough = asked | {"noise_mu": 0.5}
+    assert check(spec_of(privacy=pays, evaluation=enough), facts(held_out=100)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "held_out", "says"),
+    [
+        (0.1, 300, "at this ε it is at least ± "),
+        (1.0, 300, "noise_mu = "),
+        (100.0, 1, "too few records score it, no ε up to 100 gives ± 0.05"),
+    ],
+)
+def test_a_meaningless_score_names_what_would_do_and_that_does(epsilon: float, held_out: int, says: str) -> None:
+    """At ε = 0.1 the warning asked for a noise_mu that cost ε = 30."""
+
+    def at(epsilon: float, noise_mu: float) -> tuple[str, ...]:
+        evaluation = {"on": "holdout", "metrics": ["accuracy"], "noise_mu": noise_mu}
+        asked = spec_of(privacy={"target_epsilon": epsilon}, evaluation=evaluation)
+        return check(asked, facts(held_out=held_out)).warnings
+
+    (warning,) = at(epsilon, 0.01)
+    assert f": {says}" in warning
+    if (named := re.search(r"noise_mu = ([\d.]+)", warning)) is not None:
+        assert at(epsilon, float(named[1])) == ()
+    if (named := re.search(r"takes ε = ([\d.]+)", warning)) is not None:
+        enough = 1.01 * float(named[1])  # it has two digits
+        (warning,) = at(enough, 0.01)
+        (mu,) = re.findall(r"noise_mu = ([\d.]+)", warning)
+        assert at(enough, float(mu)) == ()
 
 
 CYCLIC = {"kind": "cyclic", "batches": 20}

@@ -8,9 +8,10 @@ from sqlalchemy import select
 
 from app.db.engine import Database
 from app.db.models import Job, Metric
-from app.lifecycle.learning import Released, about
+from app.lifecycle.learning import Released, about, still_true
 from core.contracts.metrics import ReleasedHistogram
 from core.privacy.larger_class import against_larger_class
+from core.privacy.releases import PLANNED_NOISE
 from core.privacy.score_histogram import BINS, EDGES, Floats, cells_of, tree_sums
 from tests.factories import release
 from tests.lifecycle.conftest import Submit, claimed
@@ -50,6 +51,24 @@ def test_a_job_that_did_not_learn_has_a_warning(db: Database, submit: Submit, va
         warnings = session.get_one(Job, job_id).warnings
     assert warnings[0] == "another"
     assert any(each.startswith("did not learn") for each in warnings) is not learned
+
+
+def test_planned_noise_is_no_warning_once_scores_are_there(db: Database, submit: Submit) -> None:
+    """AUC was "released with noise of about ± 0.25" beside an AUC of ± 0.068."""
+    job_id = submit()
+    planned, other = f"accuracy {PLANNED_NOISE} ± 0.2, too much", "canaries cost accuracy"
+    log = claimed(db, job_id)
+    with db.write() as session:
+        session.get_one(Job, job_id).warnings = [planned, other]
+    assert log.start_block(1, 50)
+    log.record_digest(50, "a" * 64)
+    score = {"name": "accuracy", "step": 50, "value": 0.9, "std": 0.01, "on": "holdout"}
+    with db.write() as session:
+        assert still_true(session, session.get_one(Job, job_id)) == [planned, other]
+    release(log, score | {"released_by": "noisy_count"})
+    log.succeed([], 50, [])
+    with db.read() as session:
+        assert session.get_one(Job, job_id).warnings == [other]
 
 
 def rare(records: int, shift: float, gap: float) -> Floats:

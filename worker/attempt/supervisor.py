@@ -49,7 +49,10 @@ STOPPING = threading.Event()  # set when this worker is told to stop
 AT_ONCE = threading.Event()  # set when it is told so again
 
 RUNNING = "its process runs"
-TIME_LIMIT = "The job reached its time limit; its whole hold is spent."
+TIME_LIMIT = (
+    "The job reached its time limit; its whole hold is spent. Ask for fewer steps or a larger runtime.max_duration_s; "
+    "a key's limit is in `scrimp keys self`, and the operator sets the service's."
+)
 EXIT_S = 10.0  # a busy machine takes seconds to end a process that has closed its socket
 
 WARNINGS = {

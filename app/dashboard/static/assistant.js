@@ -31,7 +31,8 @@ const endOf = (text) => (numberOf(text) === null ? text.trim() : numberOf(text))
 function assistant(place, file, sheet, dictionary, use) {
   const names = [...sheet.columns.keys()];
   const state = { label: "", person: "", task: null, labelOrigin: "data", rows: new Map(), privacy: {}, said: new Set() };
-  const inputs = () => names.filter((name) => name !== state.label && name !== state.person && !PERSON.test(name));
+  const persons = new Set(names.filter((name) => isPerson(name, sheet.columns.get(name))));
+  const inputs = () => names.filter((name) => name !== state.label && name !== state.person && !persons.has(name));
   const hasMany = () => inputs().length > MOST_ROWS;
   for (const name of names) state.rows.set(name, rowOf(name, sheet.columns.get(name), dictionary));
 
@@ -109,7 +110,7 @@ function assistant(place, file, sheet, dictionary, use) {
       [what, used] = [labelCells(), "predicted"];
       if (state.task) marks.push(ORIGINS[state.labelOrigin]);
     } else if (name === state.person) used = "tells people apart";
-    else if (PERSON.test(name)) used = "left out: a person's id";
+    else if (persons.has(name)) used = "left out: a person's id";
     else if (isText_) used = features().column === name ? "text" : "left out: a text is used alone";
     else {
       what = cells(row);
@@ -156,7 +157,7 @@ function assistant(place, file, sheet, dictionary, use) {
     protect(name === state.label ? "" : name);
     draw();
   });
-  protect(names.find((name) => PERSON.test(name)) ?? "");
+  protect([...persons][0] ?? "");
   const head = element("thead", {}, element("tr", {}, ...["Column", "Kind", "Range or values", "Missing", "Scale", "Use", "From"].map((text) => element("th", { scope: "col", textContent: text }))));
   const body = element("tbody");
   const button = element("button", { type: "button", className: "primary", textContent: "Use these rows" });

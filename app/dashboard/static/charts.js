@@ -7,6 +7,7 @@
 const HEIGHT = 280;
 const FONT = '12px system-ui, "Noto Sans", "Liberation Sans", sans-serif';
 const SMALL_LINE = 60; // a line of fewer points has dots
+const SIDES = 72; // beside what is drawn: the left axis, and the padding at the right
 const REACH = 60; // pixels around a point within which the pointer chooses it
 const plots = new Map(); // box → what is drawn in it
 
@@ -34,10 +35,18 @@ function axisOf(axis, side) {
   };
   if (axis.scale === "hidden") return { ...common, show: false };
   if (axis.scale === "names")
-    return { ...common, size: 32, splits: () => axis.names.map((_, at) => at), values: () => axis.names, grid: { ...common.grid, show: true } };
+    return { ...common, size: 32, splits: () => axis.names.map((_, at) => at), values: (plot) => fitting(plot, axis.names), grid: { ...common.grid, show: true } };
   if (axis.scale === "time") return { ...common, size: 32, space: 90, values: (_plot, found, _at, _space, apart) => found.map((at) => moment(at, apart)) };
   const plain = (each) => (each === null ? "" : (Math.abs(each) >= 1e5 || (each && Math.abs(each) < 1e-4) ? each.toExponential(0) : value.format(each)) + axis.unit);
   return { ...common, ...(side === 3 ? { size: 58 } : { size: 32, space: 55 }), values: (_plot, found) => found.map(plain) };
+}
+
+// Names that do not touch: each, or the first of so many as the widest needs room for. Moving over a point reads its own.
+function fitting(plot, names) {
+  plot.ctx.font = FONT;
+  const widest = Math.max(...names.map((name) => plot.ctx.measureText(name).width)) + 8;
+  const apart = Math.ceil((widest * names.length) / (plot.width - SIDES));
+  return names.map((name, at) => (at % apart ? "" : name));
 }
 
 // A time in UTC, as fine as the ticks are.

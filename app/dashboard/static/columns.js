@@ -2,7 +2,7 @@
 // scrimp/column_rows.py and scrimp/declare.py; a test compares the two. Works on this machine alone.
 "use strict";
 
-const PERSON = /(^|_)(user|patient|person|customer|subject|client|member)(_?id)?$/i;
+const PERSON = /(^|_)((user|patient|person|customer|subject|client|member)(_?(id|no|nr|number|key|code|hash|pseudonym))?|(participant|employee|student|citizen|insured)_?(id|no|nr|number|key|code|hash|pseudonym)|mrn|ssn|pid|nhs_number|pseudonym)$/;
 const [MOST_CLASSES, MOST_VALUES, MOST_ROWS, DECADES, TEXT_WORDS] = [50, 20, 200, 3, 4];
 const DATE = /^(?:(\d{4})-\d{2}-\d{2}|(\d{1,2})\.(\d{1,2})\.(\d{4}))$/;
 const NUMBER = /^\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*$/; // one way to read each digit: a long cell takes linear time
@@ -74,9 +74,15 @@ function isText(cells) {
   return texts.length > 0 && texts.reduce((sum, cell) => sum + cell.trim().split(/\s+/).length, 0) > TEXT_WORDS * texts.length;
 }
 
+// A column's name in small letters, with "_" between words.
+const words = (name) => name.replace(/([a-z0-9])([A-Z])/g, "$1_$2").toLowerCase().replace(/[^a-z0-9]+/g, "_").replace(/^_+|_+$/g, "");
+
+// A column that looks like a person's id: by its name, or an `id` that comes again.
+const isPerson = (name, cells) => PERSON.test(words(name)) || (words(name) === "id" && new Set(cells.map(String)).size < cells.length);
+
 // What is publicly known of a column by its name.
 function publicColumn(name, dictionary) {
-  const plain = name.replace(/([a-z0-9])([A-Z])/g, "$1_$2").toLowerCase().replace(/[^a-z0-9]+/g, "_").replace(/^_+|_+$/g, "");
+  const plain = words(name);
   const [first, ...rest] = plain.split("_");
   const find = (wanted) => dictionary.columns.find((each) => each.names.includes(wanted));
   return find(plain) ?? (dictionary.prefixes.includes(first) ? find(rest.join("_")) : undefined);

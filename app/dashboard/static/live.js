@@ -121,7 +121,7 @@ function match(old, fresh) {
   }
   if ("once" in old.dataset) return; // filled by itself
   // What a person has folded or unfolded stays, unless there is something new to see in it.
-  const folds = old.matches("details.numbers, details.more"); // a person folds and unfolds these
+  const folds = old.matches("details.numbers, details.more, details.fold"); // a person folds and unfolds these
   const kept = (name) => name === "open" && (folds || !fresh.open);
   for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !kept(name)) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes)
