@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -191,6 +192,13 @@ class Bookkeeping(Generic[B]):
         """See Examined.lengths."""
         (each,) = passes_on(self._device, records, EXAMPLES, self._dtype)
         return sorted(self._run(each.records, EXAMPLES)[1].lengths)
+
+    def positions_of(self, examples: Examples[B]) -> int:
+        """The most rows of one product over records that belong to one of these public records."""
+        (each,) = passes_on(self._device, examples.select(np.arange(EXAMPLES)), EXAMPLES, self._dtype)
+        with without_dropout(self._module), stilled(self._views):
+            opened = self._run(each.records, EXAMPLES)[1]
+        return max((each.positions for each in self._accumulators(opened, self._clip).values()), default=1)
 
     @property
     def _device(self) -> torch.device:
