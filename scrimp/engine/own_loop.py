@@ -94,14 +94,19 @@ def make_private(
     asked, parameters = settings or LoopSettings(), _parameters(model)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise MisusedError(f"{type(optimizer).__name__} asks for gradients several times a step, which nothing prices")
-    for name, each in parameters.items():
-        if each in _ENGINES and _ENGINES[each]() is not None:
-            raise MisusedError(f"{name} has an engine already: its account would not know of other steps. Use its step")
+    require_no_engine(model)
     Places(1, sample_rate)
     step = Step(model, loss, optimizer, sample_rate, noise_multiplier, asked)
     for each in parameters.values():
         _ENGINES[each] = weakref.ref(step)
     return Private(optimizer, step)
+
+
+def require_no_engine(model: nn.Module) -> None:
+    """Raises MisusedError if a step of an own loop moves parameters of the model."""
+    for name, each in _parameters(model).items():
+        if each in _ENGINES and _ENGINES[each]() is not None:
+            raise MisusedError(f"{name} has an engine already: its account would not know of other steps. Use its step")
 
 
 class Step:

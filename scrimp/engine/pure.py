@@ -91,7 +91,7 @@ def account(*events: Event, delta: float) -> Epsilon:
 
     >>> one = event_of(sample_rate=1.0, noise_multiplier=2.0, steps=1)
     >>> round(account(one, delta=1e-5).value, 3), round(account(one, one, delta=1e-5).value, 3)
-    (1.993, 2.945)
+    (1.993, 2.943)
     """
     if not events:
         raise MisusedError("give at least one event")

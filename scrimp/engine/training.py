@@ -23,6 +23,7 @@ from scrimp.engine.checkpoint import Saved
 from scrimp.engine.draws import Draws, Keys, Places
 from scrimp.engine.errors import MisusedError
 from scrimp.engine.model import Loss, Sums, Tried, trained, tried
+from scrimp.engine.own_loop import require_no_engine
 from scrimp.engine.records import FieldRecords, records_of
 from scrimp.engine.report import Charge, Report, report_of
 from worker.data.placed import device_of
@@ -101,6 +102,7 @@ def train(
         MisusedError: what was asked has no sound account.
         InvalidRequest: no noise meets the budget.
     """
+    require_no_engine(model)
     asked, records = settings or Settings(), records_of(data)
     places = _places(asked, len(records))
     total = _steps(steps, target_epsilon, delta, places.sample_rate)
@@ -193,7 +195,7 @@ def steps_of(target_epsilon: float, delta: float, sample_rate: float) -> int:
     μ² = q² T (e^{1/σ²} − 1), so T/σ² = T ln(1 + μ²/(q² T)), which rises to μ²/q².
 
     >>> steps_of(3.0, 1e-5, 0.01), steps_of(3.0, 1e-5, 1.0)
-    (2586, 100)
+    (2749, 100)
     """
     most = (gdp.mu_from_epsilon(target_epsilon, delta) / sample_rate) ** 2
     low, high = LEAST_STEPS, MOST_STEPS
