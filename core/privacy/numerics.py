@@ -217,7 +217,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     if spec.runtime.physical_batch_size != "auto":
         cap = min(cap, spec.runtime.physical_batch_size)
     rows_per_step = _rows_per_step(spec, sizes)
-    rows = _cheapest_rows(cap, rows_per_step, _pass_overhead(spec, sizes), linear=spec.model.shallow)
+    rows = cheapest_rows(cap, rows_per_step, _pass_overhead(spec, sizes), linear=spec.model.shallow)
     k = sizes.records_per_unit
     narrow = _sums_in_float32(spec, passes)
     group = DENSE_GROUP if narrow and isinstance(spec.model, MlpModel | CnnModel) else GROUP
@@ -365,8 +365,17 @@ def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
     return max(PASS_OVERHEAD, model.inputs(sizes.features) // SPARSE_ENTRIES)
 
 
-def _cheapest_rows(cap: int, rows: int, overhead: int, *, linear: bool) -> int:
-    """Returns the P up to the cap with the least cost of a step's passes, empty rows and their overhead included."""
+def cheapest_rows(cap: int, rows: int, overhead: int, *, linear: bool) -> int:
+    """Returns the P up to the cap with the least cost of a step's passes, empty rows and their overhead included.
+
+    Args:
+        cap: the most rows of a pass; below 2 a pass has one.
+        rows: R, of a step.
+        overhead: of a pass, in rows.
+
+    >>> cheapest_rows(64, 100, PASS_OVERHEAD, linear=False)
+    64
+    """
     unit = ROW_UNIT if linear else TILE_ROWS
     small = [size for size in NETWORK_ROWS if size <= cap] if not linear or cap < unit else []
     sizes: list[int] = [*small, *range(unit, cap + 1, unit)]

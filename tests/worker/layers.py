@@ -221,7 +221,7 @@ CASES: dict[str, Case] = {
     "shared by unlike layers": Case(Mirror, SEQUENCE),
     "lora": Case(Lora, (WIDTH,)),
     "no rule": Case(lambda: nn.Sequential(Scale(WIDTH), nn.Linear(WIDTH, CLASSES)), SEQUENCE),
-    "no rule but Opacus'": Case(
+    "no rule, from torch": Case(
         lambda: nn.Sequential(
             nn.Unflatten(1, (2, 3)), nn.Conv3d(2, 3, (2, 3, 3)), nn.Flatten(1), nn.LazyLinear(CLASSES)
         ),

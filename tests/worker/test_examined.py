@@ -149,7 +149,7 @@ def test_a_module_that_would_be_wrong_is_refused_by_name(name: str) -> None:
 
 
 def test_bags_of_words() -> None:
-    """Opacus has no rule for bags without offsets: exact, or refused with the layer's name."""
+    """There is no rule for bags: refused with the layer's name."""
     bags = Made(lambda m, x: m.out(m.bag(x)), bag=nn.EmbeddingBag(11, D), out=out())
     ids = Chosen(torch.randint(0, 11, (3, T)), torch.randint(0, K, (3,)))
     with pytest.raises(PrivacyError, match="EmbeddingBag"):

@@ -133,7 +133,7 @@ def test_clipped_sums_are_those_of_autograd_over_the_views(kind: str, name: str,
 
 
 class EachKind(nn.Module):
-    """Layers of several rules, one of a parameter beside layers, and one that only Opacus knows."""
+    """Layers of several rules, one of a parameter beside layers, and one without a rule."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -47,6 +48,7 @@ MIXING = {
     nn.modules.dropout._DropoutNd: "its masks are not keyed, so a step would not replay: leave it out",
     nn.MultiheadAttention: "it uses its layers' weights without calling the layers: write attention with Linear layers",
     nn.RNNBase: "it has no per-record rule: write the cell with Linear layers",
+    nn.EmbeddingBag: "its bags have no per-record rule: use Embedding, and add its rows",
 }
 
 
@@ -123,7 +125,7 @@ class Bookkeeping(Generic[B]):
             record. None: the record itself.
 
     Attributes:
-        fallbacks: the layers without a rule, by name and kind. Opacus forms their per-record gradients.
+        fallbacks: the layers without a rule, by name and kind: their forward runs again for each record.
 
     Raises:
         PrivacyError: a layer mixes records or has no per-record gradients, or an example's gradient is not autograd's.
@@ -190,6 +192,13 @@ class Bookkeeping(Generic[B]):
         """See Examined.lengths."""
         (each,) = passes_on(self._device, records, EXAMPLES, self._dtype)
         return sorted(self._run(each.records, EXAMPLES)[1].lengths)
+
+    def positions_of(self, examples: Examples[B]) -> int:
+        """The most rows of one product over records that belong to one of these public records."""
+        (each,) = passes_on(self._device, examples.select(np.arange(EXAMPLES)), EXAMPLES, self._dtype)
+        with without_dropout(self._module), stilled(self._views):
+            opened = self._run(each.records, EXAMPLES)[1]
+        return max((each.positions for each in self._accumulators(opened, self._clip).values()), default=1)
 
     @property
     def _device(self) -> torch.device:
@@ -310,17 +319,17 @@ class Bookkeeping(Generic[B]):
             _refuse_unruled(name, module)
             rule = rule_of(module, own)
             alone = rule is None
-            if rule is None and any(True for _ in module.children()):
+            if rule is None:
                 direct = module.named_parameters(recurse=False)
                 rule = OwnParameters([each for each, p in direct if id(p) in self._names])
-            elif rule is None:
-                from worker.clipping.opacus_layers import opacus_rule  # noqa: PLC0415 - slow, and rarely needed
-
-                try:
-                    rule = opacus_rule(module)
-                except PrivacyError as error:
-                    raise UnfitLayerError(_shown(name, module), str(error)) from None
-                fallbacks.append(_shown(name, module))
+                if masks_of(module):
+                    raise UnfitLayerError(
+                        _shown(name, module),
+                        "it holds parameters of its own and dropout, whose masks would differ when its forward runs "
+                        "again for each record: move the parameters into a layer of their own",
+                    )
+                if not any(True for _ in module.children()):
+                    fallbacks.append(_shown(name, module))
             module.register_forward_hook(partial(self._tap, rule, alone, [id(p) for p in own]), with_kwargs=True)
         self.fallbacks = tuple(fallbacks)
         for parameter in self._trainable.values():

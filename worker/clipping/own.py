@@ -1,4 +1,5 @@
-"""Per-record gradients of parameters that a module holds besides its layers: class tokens, tables of positions."""
+"""Per-record gradients without a rule: of layers that nobody wrote one for, and of parameters beside a module's layers,
+such as class tokens and tables of positions."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from worker.clipping.terms import Dense
 
 @dataclass(frozen=True)
 class OwnParameters:
-    """The rule of a module with layers and parameters of its own: its forward again, for each record alone.
+    """The rule of a module with parameters of its own and no other rule: its forward again, for each record alone.
 
     For a record x_i with gradient g_i at the output, the gradient of the own parameters θ is g_i · ∂f(θ, x_i)/∂θ. vmap
-    computes it for all records at once. The layers inside have rules of their own.
+    computes it for all records at once. Layers inside have rules of their own.
 
     Attributes:
         names: the trained parameters.
@@ -65,5 +66,5 @@ class OwnParameters:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise PrivacyError(f"{type(module).__name__} has no per-record gradients of its own parameters") from None
+            raise PrivacyError(f"{type(module).__name__} has no per-record gradients when it is called so") from None
         return [(own[name], Dense(each.detach())) for name, each in formed.items()]

@@ -1,7 +1,7 @@
 """How each kind of layer's per-record gradients follow from its input and the gradient at its output.
 
 Dimension 0 of every input and output counts records. For each trainable parameter a rule returns a term
-(worker.clipping.terms). Layers without a rule go to Opacus (worker.clipping.opacus_layers).
+(worker.clipping.terms). Layers without a rule run again for each record (worker.clipping.own).
 """
 
 from __future__ import annotations

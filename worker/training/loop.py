@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,17 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.errors import PrivacyError
-from worker.clipping.engine import Clip
-from worker.data.passes import Batch
 from worker.data.placed import CPU, placed
 from worker.data.ranks import RanksError
 from worker.data.shards import Shards
 from worker.messages import Checkpoint, Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
-from worker.noise.gaussian import NoisedGradient
 from worker.noise.order import HOLDOUT, TRAIN
-from worker.optimizers.base import Observing, Optimizer, Preconditioned, StepInfo
+from worker.optimizers.base import Observing, Optimizer
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
 from worker.statistics.base import Noise
@@ -32,6 +30,7 @@ from worker.training.canaries import model_of
 from worker.training.plan import Plan
 from worker.training.position import Position
 from worker.training.replay import Replay
+from worker.training.steps import Means, Query, take
 
 
 class Link(Protocol):
@@ -56,23 +55,6 @@ class Link(Protocol):
     def mismatch(self, matched_step: int) -> Resalt:
         """Reports that a replay differs, and waits for fresh keys."""
         ...
-
-
-@dataclass(frozen=True)
-class Query:
-    """One noisy sum of a step.
-
-    Attributes:
-        number: within the step.
-        max_grad_norm: C.
-        canaries: those drawn; None: all of them.
-    """
-
-    step: int
-    number: int
-    max_grad_norm: float
-    batch: Batch[Any]
-    canaries: NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -169,41 +151,36 @@ class Training:
         return state_digest(0, self._released or {})
 
     def _step(self, step: int, at: Position) -> Position:
-        randomness = self._randomness
+        randomness, plan = self._randomness, self._plan
         randomness.gradients.prepare(
             at.parameters, step, shards=self._shards
         )  # another thread makes its noise meanwhile
         batch, canaries = self._batches.sample(step, randomness)
         at = self._observed(step, at)
-        norms = self._plan.norms(step) if at.norm is None else (at.norm,)
-        queries = [Query(step, number, C, batch, canaries) for number, C in enumerate(norms)]
-        (noised, norm), *others = [self._noised(query, at) for query in queries]
-        info = StepInfo(step, randomness.gradients.noise_variance(norms[0]), *(second for second, _ in others))
-        parameters, state = self._optimizer.update(noised, at.state, at.parameters, info)
-        return Position(step, parameters, state, norm)
+        norms = plan.norms(step) if at.norm is None else (at.norm,)
+        taken = take(step, batch, (at.parameters, at.state), norms, self._optimizer, self._means(canaries))
+        return Position(step, *taken)
 
-    def _noised(self, query: Query, at: Position) -> tuple[NoisedGradient, float | None]:
-        """A query's noised gradient; and C of the next step, if it adapts.
+    def _means(self, canaries: NDArray[np.int64] | None) -> Means:
+        """What a step is taken with. `canaries`: those drawn; None: all of them."""
+        plan, randomness = self._plan, self._randomness
+        return Means(
+            engine=plan.engine,
+            release=randomness.gradients,
+            begin=partial(plan.begin_passes, randomness.keys),
+            adaptive=plan.adaptive_norm,
+            counts=randomness.counts,
+            add_public=partial(self._add_canaries, canaries),
+            model_of=model_of,
+            shards=self._shards,
+        )
 
-        Divisors come from the state before the step.
-        """
-        plan, optimizer, model, step = self._plan, self._optimizer, model_of(at.parameters), query.step
-        randomness, adaptive = self._randomness, plan.adaptive_norm
-        plan.begin_passes(randomness.keys, step)
-        divisors = optimizer.divisors(at.state, step, query.number) if isinstance(optimizer, Preconditioned) else None
-        clip = Clip(query.max_grad_norm, None if divisors is None else model_of(divisors))
-        private_count = None
-        if adaptive is None or randomness.counts is None or at.norm is None:
-            private_sum = plan.engine.private_sum(model, query.batch, clip)
-        else:
-            private_sum, private_count = adaptive.engine.private_sum_and_count(model, query.batch, clip)
+    def _add_canaries(
+        self, drawn: NDArray[np.int64] | None, total: Parameters, model: Parameters, query: Query
+    ) -> None:
         if self._data.canaries is not None:
-            plan.begin_public_passes(step)  # their masks and views are no record's: a record's are secret
-            self._data.canaries.add_to(private_sum, model, query.canaries, clip)
-        noised = randomness.gradients.release(private_sum, step, query.number, query.max_grad_norm, self._shards)
-        if adaptive is None or randomness.counts is None or private_count is None:
-            return noised, None
-        return noised, adaptive.after(query.max_grad_norm, randomness.counts.release(private_count, step))
+            self._plan.begin_public_passes(query.step)  # their masks and views are no record's: a record's are secret
+            self._data.canaries.add_to(total, model, drawn, query.clip)
 
     def _observed(self, step: int, at: Position) -> Position:
         """With public side information: the state after it has seen this step's public gradient."""

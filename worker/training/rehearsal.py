@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from worker.clipping.engine import Clip
 from worker.data.placed import passes_on, placed
 from worker.models.next_item import NextItem
 from worker.noise.gaussian import GaussianRelease
-from worker.optimizers.base import Observing, Preconditioned, StepInfo
+from worker.optimizers.base import Observing
 from worker.optimizers.pieces import flattened
 from worker.training.plan import Plan
 from worker.training.self_test import PUBLIC_KEY, random_records
+from worker.training.steps import Means, take
 
 STEP = 1
 
@@ -36,19 +36,11 @@ def rehearse(plan: Plan) -> None:
         PUBLIC_KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=plan.expected_batch_size
     )
     state = plan.optimizer.init(parameters)
-    norms = plan.norms(STEP)
-    release.prepare(parameters, STEP)
-    noised = []
-    for query, norm in enumerate(norms):
-        divisors = None
-        if isinstance(plan.optimizer, Preconditioned):
-            divisors = plan.optimizer.divisors(state, STEP, query)
-        plan.begin_public_passes(STEP)
-        total = plan.engine.private_sum(parameters, records, Clip(norm, divisors))
-        noised.append(release.release(total, STEP, query, norm))
     if isinstance(plan.optimizer, Observing):
-        state = plan.optimizer.observe(dict(noised[0]), state)
-    plan.optimizer.update(noised[0], state, parameters, StepInfo(STEP, release.noise_variance(norms[0]), *noised[1:]))
+        state = plan.optimizer.observe(parameters, state)  # of a gradient's names and shapes
+    release.prepare(parameters, STEP)
+    means = Means(plan.engine, release, plan.begin_public_passes)
+    take(STEP, records, (parameters, state), plan.norms(STEP), plan.optimizer, means)
     if plan.scores.points > 0:
         evaluator = plan.model.evaluator(parameters)
         for each in passes_on(plan.device, records, plan.numerics.rows_per_pass, torch.float64):

@@ -30,7 +30,7 @@ from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import UnfitLayerError
-from worker.data.placed import placed
+from worker.data.placed import passes_on, placed
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
@@ -43,7 +43,7 @@ from worker.models.next_item import NextItem
 from worker.optimizers.base import Preconditioned
 from worker.training.operations import Recorder
 from worker.training.plan import Plan
-from worker.training.static import require_static
+from worker.training.static import META, require_static
 
 GAIN = 30.0  # of the weights: each layer amplifies a difference by about this factor
 PUBLIC_KEY = bytes(range(32))  # for shapes only
@@ -77,7 +77,8 @@ def require_exact(plan: Plan) -> None:
         generator = torch.Generator().manual_seed(1)
         parameters = placed(random_parameters(plan.model, generator, gain=1.0), plan.device)
         examples = random_records(plan.model, EXAMPLES, generator)
-        require_static(plan.model, examples)
+        (each,) = passes_on(META, examples, EXAMPLES, plan.model.dtype)
+        require_static(plan.model.shapes_alone(), plan.model.record_losses, each.records)
         try:
             plan.engine.examine(examples, parameters)
         except UnfitLayerError:

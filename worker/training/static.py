@@ -1,4 +1,4 @@
-"""Tries that a pass of a Hugging Face model is one fixed list of operations, whatever the records hold.
+"""Tries that a pass of a model that others wrote is one fixed list of operations, whatever the records hold.
 
 torch's meta device has shapes and no numbers: reading a number there is an error, and so is a result whose shape
 depends on one. A model that chooses its path by its inputs, such as a mixture of experts, would reveal something of
@@ -7,34 +7,32 @@ the records by its time. No family is trusted by its name; this is tried for eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from worker.clipping.examined import ROWS, UnfitLayerError
-from worker.data.passes import Batch
-from worker.data.placed import passes_on
-from worker.models.hf.model import HfTuning
+from worker.clipping.examined import UnfitLayerError
 
 META = torch.device("meta")
 
 
-def require_static(model: HfTuning, examples: Batch[Any]) -> None:
+def require_static(module: nn.Module, losses: Callable[[nn.Module, Any], Tensor], records: Any) -> None:
     """Runs one pass forwards and backwards without numbers.
+
+    Args:
+        module: on the meta device, as are the records of a pass.
 
     Raises:
         UnfitLayerError: an operation needs a number; names the module in which it is.
     """
-    module = model.shapes_alone()
-    (each,) = passes_on(META, examples, ROWS, model.dtype)
     inside: list[str] = []
     try:
         with _followed(module, inside), torch.enable_grad():
-            model.record_losses(module, each.records).sum().backward()
+            losses(module, records).sum().backward()
     except MemoryError:
         raise  # says nothing about the model
     except Exception as error:  # the library's own code may raise anything

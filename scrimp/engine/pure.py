@@ -1,0 +1,108 @@
+"""The parts of a step as functions: clip and add, noise, account. A loop of one's own can be made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from core.contracts.base import Epsilon
+from core.privacy.accounting import epsilon_of
+from core.privacy.calibration import noise_multiplier as calibrated
+from core.privacy.events import Event, composed, noisy_sums
+from scrimp.engine.draws import Keys
+from scrimp.engine.errors import MisusedError
+from scrimp.engine.model import Loss, Sums, trained, tried
+from scrimp.engine.records import records_of
+from worker.models.dropout import without_dropout
+from worker.noise.gaussian import GaussianRelease, NoisedGradient
+
+
+def clipped_sum(
+    model: nn.Module, loss: Loss, records: Any, *, max_grad_norm: float, physical_batch_size: int | str = "auto"
+) -> dict[str, Tensor]:
+    """Σ_i g_i · min(1, C/‖g_i‖) over all records, in the names and shapes of the trained parameters: float64.
+
+    PRIVATE: it is not noised. Dropout is off.
+
+    Args:
+        records: a tuple of tensors, the target last, or a data set of such tuples.
+        max_grad_norm: C.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> data = torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.zeros(2, 1)
+    >>> total = clipped_sum(model, lambda output, target: (output - target).sum(1), data, max_grad_norm=1.0)
+    >>> [round(each, 6) for each in total["weight"].flatten().tolist()]
+    [0.9, 1.2]
+    """
+    rows = records_of(records)
+    sums = Sums(max_grad_norm, max(1, len(rows)), physical_batch_size)
+    ready = tried(model, loss, rows.template, sums)
+    with without_dropout(ready.module):
+        return ready.engine.private_sum(trained(model), rows)
+
+
+def release(
+    private_sum: dict[str, Tensor],
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float,
+    expected_batch_size: int = 1,
+    sensitivity_slack: float = 1.0,
+) -> NoisedGradient:
+    """(Σ + N(0, (σC · slack)²)) / L, rounded correctly: the noise is of fresh keys from the system, used once.
+
+    Args:
+        private_sum: float64 tensors. A record changes them by at most C · slack together.
+        noise_multiplier: σ.
+        max_grad_norm: C.
+        expected_batch_size: L. Public: never the number of records that were drawn.
+        sensitivity_slack: what rounding may add to C.
+
+    >>> import torch
+    >>> noised = release({"w": torch.zeros(10_000).double()}, noise_multiplier=2.0, max_grad_norm=0.5)
+    >>> 0.9 < float(noised["w"].std()) < 1.1
+    True
+    """
+    noise = GaussianRelease(
+        Keys().of("noise"),
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=max_grad_norm,
+        expected_batch_size=expected_batch_size,
+        sensitivity_slack=sensitivity_slack,
+    )
+    return noise.release(private_sum, step=1)
+
+
+def event_of(sample_rate: float, noise_multiplier: float, steps: int) -> Event:
+    """What `steps` noisy sums over Poisson samples are to an accountant; a rate of 1 takes every record.
+
+    >>> event_of(1.0, 2.0, 3).model_dump(mode="json")["count"]
+    3
+    """
+    return noisy_sums(sample_rate, noise_multiplier, steps)
+
+
+def account(*events: Event, delta: float) -> Epsilon:
+    """ε of everything together, by the accountant of record: exact without sampling, else never too small.
+
+    Events that were chosen after others' results compose so only if this was fixed in advance.
+
+    >>> one = event_of(sample_rate=1.0, noise_multiplier=2.0, steps=1)
+    >>> round(account(one, delta=1e-5).value, 3), round(account(one, one, delta=1e-5).value, 3)
+    (1.993, 2.943)
+    """
+    if not events:
+        raise MisusedError("give at least one event")
+    return epsilon_of(events[0] if len(events) == 1 else composed(events), delta)
+
+
+def noise_multiplier(*, target_epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
+    """The least σ found for which `account` gives at most the target.
+
+    >>> sigma = noise_multiplier(target_epsilon=2.0, delta=1e-5, sample_rate=1.0, steps=1)
+    >>> account(event_of(1.0, sigma, 1), delta=1e-5).value <= 2.0
+    True
+    """
+    return calibrated(target_epsilon, delta, sample_rate, steps)
