@@ -5,7 +5,8 @@
 
 One API in this process over SQLite, or over a PostgreSQL of its own; `benchmarks.history_seed` makes the history, of as
 many jobs as entries. A time is the processor time of this process (the client's share included) and of all processes of
-the database server, over several requests, after two that are not counted. A full verification runs once.
+the database server, over several requests, after two that are not counted. A full verification runs once. Statements
+are those that this process sent, for one request.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 import psutil  # type: ignore[import-untyped]  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
+from sqlalchemy import Engine, event  # noqa: E402
 
 from app.db.engine import Database  # noqa: E402
 from app.db.migrate import upgrade  # noqa: E402
@@ -46,7 +48,30 @@ REPORT = ROOT / "benchmarks" / "reports" / "history.md"
 MOST, ENOUGH_S = 15, 1.5
 AIM_MS = 50.0
 EMPTY = 20  # entries and jobs of a service that counts as empty
-Times = dict[str, float]
+
+
+class Figure(NamedTuple):
+    """Milliseconds of processor time, and statements, of one request."""
+
+    ms: float
+    statements: float | None = None
+
+
+Figures = dict[str, Figure]
+
+
+class Statements:
+    """Counts the statements that this process sends to any database."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        event.listen(Engine, "before_cursor_execute", self._add)
+
+    def _add(self, *_: object) -> None:
+        self.count += 1
+
+
+SENT = Statements()
 
 
 @dataclass
@@ -73,7 +98,10 @@ def _of_family(parent: psutil.Process) -> float:
     """Of a process and its children; those that have ended are counted by their parent."""
     total = 0.0
     for each in (parent, *parent.children(recursive=True)):
-        times = each.cpu_times()
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:  # it ended since the list was made
+            continue
         total += times.user + times.system + (times.children_user + times.children_system if each == parent else 0.0)
     return total
 
@@ -100,16 +128,16 @@ def service(kind: str, entries: int) -> Iterator[Service]:
         yield Service(db, settings, history, server, time.monotonic() - began)
 
 
-def measured_ms(of: Service, act: Callable[[], object]) -> float:
-    """The processor time of an act, the mean of several after two."""
+def measured_ms(of: Service, act: Callable[[], object]) -> Figure:
+    """The processor time and the statements of an act, the mean of several after two."""
     for _ in range(2):
         began = of.used_s()
         act()
     times = max(1, min(MOST, int(ENOUGH_S / max(1e-3, of.used_s() - began))))
-    began = of.used_s()
+    began, sent = of.used_s(), SENT.count
     for _ in range(times):
         act()
-    return 1000.0 * (of.used_s() - began) / times
+    return Figure(1000.0 * (of.used_s() - began) / times, (SENT.count - sent) / times)
 
 
 def views(history: History) -> dict[str, str]:
@@ -154,11 +182,11 @@ def views(history: History) -> dict[str, str]:
     }
 
 
-def measured(kind: str, entries: int) -> Times:
+def measured(kind: str, entries: int) -> Figures:
     """Makes a service, and measures each view."""
     with service(kind, entries) as of:
         print(f"{kind} {entries}: seeded in {of.seeded_s:.0f} s", file=sys.stderr, flush=True)
-        history, found = of.history, {"(seeding, s)": of.seeded_s}
+        history, found = of.history, {"(seeding, s)": Figure(of.seeded_s)}
         app = create_app(of.settings)
         with TestClient(app) as client:
             browser = Browser(TestClient(app, follow_redirects=False))
@@ -179,17 +207,17 @@ def measured(kind: str, entries: int) -> Times:
         with of.db.read() as session:
             began = of.used_s()
             result = verify(session, history.dataset)
-            found["verify, in full"] = 1000.0 * (of.used_s() - began)
+            found["verify, in full"] = Figure(1000.0 * (of.used_s() - began))
             if not result.valid:
                 raise RuntimeError(f"the history is not valid: {result}")
             if result.replayed is not None:
                 began = of.used_s()
                 verify(session, history.dataset, since=result.replayed)
-                found["verify, going on"] = 1000.0 * (of.used_s() - began)
+                found["verify, going on"] = Figure(1000.0 * (of.used_s() - began))
         return found
 
 
-def posts(of: Service, client: TestClient) -> Times:
+def posts(of: Service, client: TestClient) -> Figures:
     """Submissions and quotes of a job whose price is known."""
     numbers, spec = count(), job_spec(of.history.dataset, evaluation=None, length={"steps": 10})
     spec |= {"privacy": {"noise_multiplier": 12_345.0}}
@@ -216,7 +244,13 @@ def table(before: dict[str, Any], after: dict[str, Any] | None) -> str:
     """The figures of one database, a line for each view."""
     sizes = sorted(before, key=int)
     names = list(before[sizes[-1]])
-    head = "| view, ms | " + " | ".join(f"{int(size):,}" for size in sizes) + " |\n|---" + "|---:" * len(sizes) + "|"
+    head = (
+        "| view, ms (statements) | "
+        + " | ".join(f"{int(size):,}" for size in sizes)
+        + " |\n|---"
+        + "|---:" * len(sizes)
+        + "|"
+    )
     lines = []
     for name in names:
         cells = []
@@ -228,8 +262,13 @@ def table(before: dict[str, Any], after: dict[str, Any] | None) -> str:
     return "\n".join([head, *lines])
 
 
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 20 else f"{value:.1f}"
+def _figure(value: Sequence[float | None] | None) -> str:
+    """Milliseconds, and the number of statements in parentheses."""
+    if value is None:
+        return ""
+    ms, statements = cast(float, value[0]), value[1]
+    shown = f"{ms:,.0f}" if ms >= 20 else f"{ms:.1f}"
+    return shown if statements is None else f"{shown} ({statements:.0f})"
 
 
 def write_report(before: Path, after: Path | None) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetContent, Job, LedgerCheck, LedgerEntry
 from app.ledger.transparency import notes
-from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
+from app.ledger.transparency.heads import TRIES, Head, Heads, UnreadableHeadError
 from app.ledger.transparency.notes import Checkpoint
 from app.ledger.transparency.trees import contains
 from app.storage.objects import Objects
@@ -34,25 +34,30 @@ FOUND = func.coalesce(LedgerCheck.behind, LedgerCheck.problem)
 def record(db: Database, heads: Heads, dataset_id: str) -> None:
     """Records the current head, on disk before this returns. Does nothing for a public data set.
 
+    The head replaces the record that the ledger was compared with, and no other: where another writer came first, it is
+    compared again.
+
     Raises:
         TransientError: the ledger is behind its record, or the record cannot be written: nothing may run.
     """
-    try:
-        before = heads.read(dataset_id)
-        with db.read() as session:
-            account = session.get(Account, dataset_id)
-            if account is None:
+    for _ in range(TRIES):
+        try:
+            known = heads.known(dataset_id)
+            with db.read() as session:
+                account = session.get(Account, dataset_id)
+                if account is None:
+                    return
+                problem = misfit(session, account, known.head)
+                contents = session.scalars(select(DatasetContent.hmac).where(DatasetContent.dataset_id == dataset_id))
+                owner = session.get_one(Dataset, dataset_id).owner_key
+                head = Head.of(account, owner, tuple(sorted(contents)))
+            if problem is None and heads.write(head, known):
                 return
-            problem = misfit(session, account, before)
-            contents = session.scalars(select(DatasetContent.hmac).where(DatasetContent.dataset_id == dataset_id))
-            owner = session.get_one(Dataset, dataset_id).owner_key
-            head = Head.of(account, owner, tuple(sorted(contents)))
-        if problem is None:
-            heads.write(head)
-    except (OSError, UnreadableHeadError, Unavailable) as error:
-        raise TransientError(f"the head of {dataset_id} could not be recorded: {error}") from None
-    if problem is not None:
-        raise TransientError(f"the ledger of {dataset_id} is behind: {problem}")
+        except (OSError, UnreadableHeadError, Unavailable) as error:
+            raise TransientError(f"the head of {dataset_id} could not be recorded: {error}") from None
+        if problem is not None:
+            raise TransientError(f"the ledger of {dataset_id} is behind: {problem}")
+    raise TransientError(f"the head of {dataset_id} could not be recorded: others keep writing it")
 
 
 def record_soon(db: Database, heads: Heads, dataset_id: str) -> None:

@@ -77,4 +77,6 @@ def _chain(dataset_id: str, chain: VerificationView, entry: int) -> Finding:
             None, f"T{ledger} was not verified since that entry: that is done once a day, or on its owner's wish."
         )
     found = f"All {chain.checked_entries} entries of t{ledger} fitted at {chain.checked_at}"
+    if chain.went_on_after:
+        found += f" (the first {chain.went_on_after} were last read at {chain.in_full_at})"
     return Finding(True, f"{found}, and its balances followed from them.")

@@ -82,7 +82,7 @@ def check(
     """Verifies one ledger and notes the finding; returns the problem. Arguments as in `check_next` and `verify`."""
     began, replayed = now(), {} if replayed is None else replayed
     since = replayed.get(dataset_id)
-    entries = bad = count = head = None
+    entries = bad = count = head = after = in_full_at = None
     try:
         with db.read() as session:
             last = session.scalar(select(LedgerCheck.problem).where(LedgerCheck.dataset_id == dataset_id))
@@ -90,6 +90,7 @@ def check(
         found = _verified(db, heads, dataset_id, since, in_full)
         if not (found.valid or in_full):
             found = _verified(db, heads, dataset_id, since, True)
+        after, in_full_at = found.went_on_after, found.in_full_at
         if found.replayed is not None:
             replayed[dataset_id] = found.replayed
         elif since is not None:
@@ -108,7 +109,7 @@ def check(
     with db.write() as session:
         row = session.get(LedgerCheck, dataset_id) or LedgerCheck(dataset_id=dataset_id)
         row.problem, row.entries, row.first_bad_entry, row.heads, row.head = problem, entries, bad, count, head
-        row.checked_at = now()
+        row.checked_at, row.went_on_after, row.in_full_at = now(), after, in_full_at
         if row.requested_at is not None and row.requested_at <= began:  # else it was asked for what came after
             row.requested_at = None
         session.add(row)
@@ -142,6 +143,10 @@ class VerificationView(BaseModel):
     `entries` and `head` are the ledger's now, `checked_entries` and `checked_head` those that were verified at
     `checked_at`: if the two differ, `stale` is true. `first_bad_entry` is null if the chain fits, even if the account's
     row is wrong. `problem` names the fault. `queued`: a verification was asked for and has not begun.
+
+    `went_on_after`: how many entries it took over from an earlier verification, and did not read again; 0: it read all
+    of them. `in_full_at`: when the last verification that read all of them began. Both are null if the release before
+    made it.
     """
 
     valid: bool | None
@@ -153,6 +158,8 @@ class VerificationView(BaseModel):
     checked_at: str | None
     checked_entries: int | None
     checked_head: str | None
+    went_on_after: int | None
+    in_full_at: str | None
     stale: bool
     queued: bool
 
@@ -176,6 +183,8 @@ def last_check(session: Session, dataset_id: str) -> VerificationView:
         checked_at=rfc3339(noted.checked_at),
         checked_entries=noted.entries,
         checked_head=noted.head,
+        went_on_after=noted.went_on_after,
+        in_full_at=rfc3339(noted.in_full_at),
         stale=not is_known or noted.head != head,
         queued=noted.requested_at is not None,
     )

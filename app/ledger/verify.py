@@ -30,7 +30,7 @@ total is right. The state lies in the memory of the process that verified: neith
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -70,6 +70,8 @@ class Verification:
         problem: what does not fit there.
         heads: how many signed or recorded heads and checkpoints were checked against the chain.
         replayed: from where another verification may go on; None if there is a fault, or too little to keep.
+        went_on_after: how many entries it took over from an earlier verification; 0: it read all of them.
+        in_full_at: when the verification in full began that it is, or goes back to.
     """
 
     valid: bool
@@ -79,6 +81,8 @@ class Verification:
     problem: str | None = None
     heads: int = 0
     replayed: Replayed | None = field(default=None, compare=False, repr=False)
+    went_on_after: int = field(default=0, compare=False)
+    in_full_at: datetime | None = field(default=None, compare=False)
 
 
 class _Misfit(Exception):
@@ -146,8 +150,10 @@ def verify(
         _require(drift is None, drift or "")
         _require(not kept.faults, "; ".join(kept.faults[:3]))
     except _Misfit as misfit:
-        return Verification(False, account.entries, account.head, bad, str(misfit), count)
-    return Verification(True, account.entries, account.head, heads=count, replayed=reached)
+        found = Verification(False, account.entries, account.head, bad, str(misfit), count)
+    else:
+        found = Verification(True, account.entries, account.head, heads=count, replayed=reached)
+    return replace(found, went_on_after=at.entries, in_full_at=at.in_full_at)
 
 
 def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None, list[SubAccount]]:

@@ -301,6 +301,7 @@ ACCOUNT = {
 }
 VERDICT = {"valid": True, "entries": 3, "head": SHA, "first_bad_entry": None, "problem": None, "heads": 2}
 OF_CHECK = {"checked_at": "2026-03-01T09:00:00Z", "checked_entries": 3, "checked_head": SHA}
+OF_CHECK |= {"went_on_after": 0, "in_full_at": "2026-03-01T09:00:00Z"}
 CHECK = VERDICT | OF_CHECK | {"stale": False, "queued": False}
 HOLDOUT_ACCOUNT = {**ACCOUNT, "spent": 2500000001, "remaining": 852997165454, "share_spent": 0.00292227}
 PER_JOB = {"train": 71851404655, "holdout": 2500000001}

@@ -202,6 +202,8 @@ def verification(console: Console, found: Verification, here: Recomputed, head_k
         # A check by an earlier release did not note it.
         head = "" if found.checked_head is None else f", head {found.checked_head}"
         check(console, found.valid, f"{when}{head}", found.problem)
+        if found.went_on_after:
+            console.print(f"  it went on after entry {found.went_on_after}, verified in full at {found.in_full_at}")
         if found.stale:
             console.print("  entries were added since: --again asks for a new check")
     same = here.first_bad_entry is None and here.head == found.head

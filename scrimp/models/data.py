@@ -468,6 +468,10 @@ class Verification(Resource):
     `entries` and `head` are the ledger's now, `checked_entries` and `checked_head` those that were verified at
     `checked_at`: if the two differ, `stale` is true. `first_bad_entry` is null if the chain fits, even if the account's
     row is wrong. `problem` names the fault. `queued`: a verification was asked for and has not begun.
+
+    `went_on_after`: how many entries it took over from an earlier verification, and did not read again; 0: it read all
+    of them. `in_full_at`: when the last verification that read all of them began. Both are null if the release before
+    made it.
     """
 
     valid: bool | None = None
@@ -479,5 +483,7 @@ class Verification(Resource):
     checked_at: str | None = None
     checked_entries: int | None = None
     checked_head: str | None = None
+    went_on_after: int | None = None
+    in_full_at: str | None = None
     stale: bool
     queued: bool

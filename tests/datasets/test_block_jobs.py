@@ -139,7 +139,7 @@ def test_a_rewound_block_is_refused_and_its_jobs_are_not_run(api: Api) -> None:
         head = Heads.of(api.settings).read(two)
         assert head is not None
         ahead = head.model_copy(update={"seq": session.get_one(Account, two).entries + 3, "head": "f" * 64})
-    heads.write(ahead)
+    heads.write(ahead, heads.known(two))
     refused = submit(api, first, "again")
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/ledger-behind")
     assert submit(api, first, "named", blocks=["two"]).json()["type"] == "/problems/ledger-behind"

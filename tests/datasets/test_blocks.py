@@ -259,7 +259,7 @@ def test_a_database_that_lost_a_block_takes_no_new_one(api: Api) -> None:
     heads = Heads.of(api.settings)
     lost = heads.read(block)
     assert lost is not None
-    heads.write(lost.model_copy(update={"dataset": "ds_lost"}))
+    heads.write(lost.model_copy(update={"dataset": "ds_lost"}), heads.known("ds_lost"))
     refused = append(api, made["id"], rows(range(120, 180)), "third")
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/ledger-behind")
 

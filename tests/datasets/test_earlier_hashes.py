@@ -73,7 +73,7 @@ def test_a_lost_registration_counts_as_an_earlier_one(api: Api) -> None:
     assert not duplicates.compares_earlier_hashes(api.db, api.settings, api.key_ids["owner"])
     head = heads.read(first)
     assert head is not None
-    heads.write(head.model_copy(update={"dataset": "ds_lost"}))
+    heads.write(head.model_copy(update={"dataset": "ds_lost"}), heads.known("ds_lost"))
     assert duplicates.compares_earlier_hashes(api.db, api.settings, api.key_ids["owner"])
 
 

@@ -170,6 +170,7 @@ def test_entries_page_by_page(api: Api, db: Database) -> None:
 
 NOTHING = {"first_bad_entry": None, "problem": None}
 NEVER = {"valid": None, "checked_at": None, "checked_entries": None, "checked_head": None, "stale": True, "heads": 0}
+NEVER |= {"went_on_after": None, "in_full_at": None}
 
 
 def verify(api: Api, dataset_id: str, role: str = "owner") -> Any:
@@ -184,6 +185,8 @@ def test_the_last_verification_is_shown_with_what_it_is_of(api: Api, db: Databas
     checks.check(db, Heads(tmp_path), dataset_id)
     found = get(api, ledger_of(dataset_id) + "/verify")
     of = {"checked_at": found["checked_at"], "checked_entries": ENTRIES, "checked_head": head}
+    of |= {"went_on_after": 0, "in_full_at": found["in_full_at"]}
+    assert found["in_full_at"] <= found["checked_at"]
     assert found == current | of | {"valid": True, "heads": 0, "stale": False, "queued": False}
     hold(db, dataset_id, "job_later", 1)
     later = get(api, ledger_of(dataset_id) + "/verify")

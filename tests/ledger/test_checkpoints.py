@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -21,6 +21,7 @@ from app.ledger.entries import COLUMNS, content, digest
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.ledger.transparency.merkle import TILE
+from app.ledger.transparency.records import Records
 from app.ledger.verify import verify
 from core.errors import Conflict, InvalidRequest, TransientError
 from scrimp.signatures import is_authentic
@@ -30,6 +31,7 @@ from tests.ledger.support import add_owner, hold, open_ledger, signed_document
 from tests.ledger.test_anchors import unheard
 from tests.ledger.test_attestations import TRUSTED
 from tests.ledger.test_certificates import KEY, document, issue, succeeded
+from tests.ledger.test_heads import Overtaken
 from tests.node import by_node, needs_node
 
 READER = Key(LOG, ED25519, KEY.public_key().public_bytes_raw())
@@ -158,6 +160,22 @@ def test_no_checkpoint_of_another_history_is_signed(db: Database, heads: Heads, 
     with db.write() as session:  # nor if the database forgets what was signed: it lies outside too
         session.execute(delete(LedgerCheckpoint))
     assert checkpoints.sign_due(db, heads, KEY, unheard)[0] == 0
+
+
+def test_of_two_primaries_that_sign_at_once_the_later_one_signs_nothing(db: Database, heads: Heads) -> None:
+    """Another primary keeps a checkpoint of a history of its own while this one's is made: it has fewer entries."""
+    dataset = open_ledger(db)
+    signed(db, heads, dataset)
+    others = notes.sign(notes.Checkpoint(dataset, 2, b"o" * 32), KEY)
+    for job in ("job_1", "job_2"):
+        hold(db, dataset, job, 1)
+    records = Overtaken(heads.records, f"{dataset}.checkpoint", others)
+    overtaken = Heads(heads.folder, records=cast(Records, records))
+    with pytest.raises(TransientError, match="another checkpoint was kept"), db.write() as session:
+        checkpoints.advance(session, overtaken, dataset, KEY, unheard)
+    assert heads.checkpoint(dataset) == others
+    with db.read() as session:
+        assert session.get_one(LedgerCheckpoint, dataset).size == 1
 
 
 def test_after_a_restore_the_ledger_goes_on_and_its_lost_checkpoint_is_kept(
@@ -341,10 +359,10 @@ def test_of_two_relays_the_later_one_keeps_the_newer_checkpoint(postgres_url: st
     faster = threading.Thread(target=overtake)
 
     class Slow(Heads):
-        def keep_checkpoint(self, dataset_id: str, note: str) -> None:
+        def keep_checkpoint(self, dataset_id: str, note: str, compared: str | None) -> None:
             faster.start()
             faster.join(0.5)  # it waits until this transaction has ended
-            super().keep_checkpoint(dataset_id, note)
+            super().keep_checkpoint(dataset_id, note, compared)
 
     with db.write() as session:
         checkpoints.advance(session, Slow(tmp_path / "heads"), dataset, KEY, tell)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -230,9 +230,18 @@ def test_the_relay_goes_on_when_asked_and_verifies_in_full_once_a_day_and_after_
             with db.read() as session:
                 return session.scalars(select(LedgerCheck.problem)).one()
 
+        def basis() -> tuple[int | None, datetime | None]:
+            """After which entry the last one went on, and when the one in full began that it goes back to."""
+            with db.read() as session:
+                after, in_full_at = session.execute(select(LedgerCheck.went_on_after, LedgerCheck.in_full_at)).one()
+                return after, in_full_at
+
         unknown: Any = None
         assert verified(asked=False) == whole and problem() is None
+        after, first_in_full = basis()
+        assert after == 0 and first_in_full is not None
         assert verified(asked=True) == rest and problem() is None
+        assert basis() == (rest[0] - 1, first_in_full)
         with db.write() as session:  # in place: nothing else follows from it
             rows, account = rows_of(session, writer.dataset)
             set_entry(session, writer.dataset, 20, actor="key_forger")
@@ -243,6 +252,8 @@ def test_the_relay_goes_on_when_asked_and_verifies_in_full_once_a_day_and_after_
         with db.write() as session:
             set_entry(session, writer.dataset, 20, actor=rows[19]["actor"])
         assert verified(asked=True) == whole and problem() is None
+        after, in_full_at = basis()
+        assert after == 0 and in_full_at is not None and in_full_at > first_in_full
         with db.write() as session:  # what one that goes on finds is verified in full before it is noted
             set_account(session, writer.dataset, train_spent=account["train_spent"] - 1)
         assert verified(asked=True) == rest + whole

@@ -6,6 +6,7 @@ import fcntl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import obstore
 import pytest
@@ -15,7 +16,7 @@ from app.db.engine import Database
 from app.db.models import LedgerCheck
 from app.ledger import behind
 from app.ledger.transparency.heads import Balance, Head, Heads, UnreadableHeadError
-from app.ledger.transparency.records import InBucket, InFolder, Record
+from app.ledger.transparency.records import InBucket, InFolder, Record, Records
 from app.storage.folder import Folder
 from core.errors import TransientError, Unavailable
 from core.ids import now
@@ -47,14 +48,14 @@ def head(seq: int, dataset: str = "ds_a") -> Head:
 
 def test_a_head_is_read_as_it_was_written(heads: Heads) -> None:
     assert heads.read("ds_a") is None
-    heads.write(head(3))
+    heads.write(head(3), heads.known("ds_a"))
     assert heads.read("ds_a") == head(3).model_copy(update={"recorded_at": (heads.read("ds_a") or head(1)).recorded_at})
     assert heads.recorded() == ["ds_a"]
 
 
 def test_a_folder_of_heads_is_the_service_s_alone(tmp_path: Path) -> None:
     heads = Heads(tmp_path / "heads")
-    heads.write(head(3))
+    heads.write(head(3), heads.known("ds_a"))
     assert [path.stat().st_mode & 0o077 for path in (heads.folder, heads.folder / "ds_a.json")] == [0, 0]
 
 
@@ -122,7 +123,11 @@ def test_lines_of_many_writers_are_all_there(heads: Heads) -> None:
 
 
 def test_an_older_head_takes_no_newer_ones_place_whoever_comes_last(heads: Heads) -> None:
-    threads = [threading.Thread(target=heads.write, args=(head(seq),)) for seq in (5, 9, 2, 7, 1, 8)]
+    def record(seq: int) -> None:
+        while not heads.write(head(seq), heads.known("ds_a")):
+            pass
+
+    threads = [threading.Thread(target=record, args=(seq,)) for seq in (5, 9, 2, 7, 1, 8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,15 +143,15 @@ def test_an_older_head_takes_no_newer_ones_place_whoever_comes_last(heads: Heads
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', b"\xff"])
 def test_a_damaged_record_is_an_alarm_and_is_not_written_over(heads: Heads, damage: bytes) -> None:
-    heads.write(head(3))
+    heads.write(head(3), heads.known("ds_a"))
     write_over(heads, "ds_a.json", damage)
-    for act in (lambda: heads.read("ds_a"), lambda: heads.write(head(4))):
+    for act in (lambda: heads.read("ds_a"), lambda: heads.known("ds_a")):
         with pytest.raises(UnreadableHeadError):
             act()
 
 
 def test_a_record_that_was_moved_to_another_data_set_is_an_alarm(heads: Heads) -> None:
-    heads.write(head(3))
+    heads.write(head(3), heads.known("ds_a"))
     write_over(heads, "ds_b.json", (heads.records.read("ds_a.json") or Record(b"", "")).content)
     with pytest.raises(UnreadableHeadError):
         heads.read("ds_b")
@@ -182,6 +187,57 @@ def test_a_ledger_that_lacks_what_was_recorded_runs_nothing(db: Database, heads:
     # Going on from the restored state does not heal it: the entry of that number is another one.
     post(db, lost, "job_3", 1, 1)
     assert "differs from the recorded one" in behind.problems(db, heads, [lost])[lost]
+
+
+class Overtaken:
+    """Records in which another writer's content is stored just before this one's: once."""
+
+    def __init__(self, records: Records, name: str, content: str) -> None:
+        self._records, self._first = records, {name: content}
+
+    def put(self, name: str, text: str, before: Record | None) -> bool:
+        first = self._first.pop(name, None)
+        if first is not None:
+            assert self._records.put(name, first, self._records.read(name))
+        return self._records.put(name, text, before)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+
+def test_of_two_primaries_that_record_a_head_at_once_the_later_one_is_behind(db: Database, heads: Heads) -> None:
+    """Both went on from one recorded head, each with entries of its own. A newer number alone says nothing."""
+    dataset = a_history(db)
+    behind.record(db, heads, dataset)
+    known = heads.read(dataset)
+    assert known is not None
+    others = known.model_copy(update={"seq": known.seq + 1, "head": "ff" * 32})
+    for job in ("job_8", "job_9"):  # here the number is newer than the other primary's
+        hold(db, dataset, job, 1, 1)
+    overtaken = Heads(
+        heads.folder, records=cast(Records, Overtaken(heads.records, f"{dataset}.json", others.model_dump_json()))
+    )
+    with pytest.raises(TransientError, match="differs from the recorded one"):
+        behind.record(db, overtaken, dataset)
+    found = heads.read(dataset)
+    assert found is not None and (found.seq, found.head) == (others.seq, others.head)
+
+
+def test_of_two_processes_that_record_a_head_at_once_the_newer_one_stays(db: Database, heads: Heads) -> None:
+    """Both have the same ledger: who came too late compares again."""
+    dataset = a_history(db)
+    behind.record(db, heads, dataset)
+    hold(db, dataset, "job_8", 1, 1)
+    behind.record(db, heads, dataset)
+    record = heads.records.read(f"{dataset}.json")
+    assert record is not None
+    hold(db, dataset, "job_9", 1, 1)
+    overtaken = Heads(
+        heads.folder, records=cast(Records, Overtaken(heads.records, f"{dataset}.json", record.content.decode() + "\n"))
+    )
+    behind.record(db, overtaken, dataset)
+    found = heads.read(dataset)
+    assert found is not None and found.seq == 9
 
 
 def test_a_folder_that_can_not_be_written_runs_nothing(db: Database, tmp_path: Path) -> None:

@@ -132,9 +132,9 @@ def test_a_ledger_that_does_not_hold_undoes_the_migration(old: Settings, fault: 
         change = "UPDATE ledger_entries SET train = train - 1 WHERE seq = 2"
         run_sql(old, *(f"DROP TRIGGER {name}" for name in triggers), change)
     elif fault == "behind":
-        heads.write(head.model_copy(update={"seq": ENTRIES + 1, "head": "ab" * 32}))
+        heads.write(head.model_copy(update={"seq": ENTRIES + 1, "head": "ab" * 32}), heads.known(dataset))
     else:
-        heads.write(head.model_copy(update={"dataset": "ds_elsewhere"}))
+        heads.write(head.model_copy(update={"dataset": "ds_elsewhere"}), heads.known("ds_elsewhere"))
     before = dump(old)
     failed = upgrade(old)
     assert failed.exit_code == 1 and "the migration is undone" in failed.output

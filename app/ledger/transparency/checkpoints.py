@@ -29,7 +29,7 @@ from app.ledger.certified import Proof
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
-from app.ledger.transparency.heads import Heads, UnreadableHeadError
+from app.ledger.transparency.heads import Heads, SupersededError, UnreadableHeadError
 from app.ledger.transparency.merkle import Tree
 from app.ledger.transparency.trees import tree_of
 from app.ledger.transparency.witnesses import Away, Contradiction, Witness
@@ -95,8 +95,8 @@ def advance(
         _require_all(tree, dataset_id, account.entries, kept)
         found = notes.Checkpoint(dataset_id, account.entries, tree.root(account.entries))
         note = notes.sign(found, key) + (notes.cosignatures(row.note) if row is not None and again else "")
-        heads.keep_checkpoint(dataset_id, note)
-    except (OSError, ValueError, UnreadableHeadError, Unavailable) as error:
+        heads.keep_checkpoint(dataset_id, note, outside)
+    except (OSError, ValueError, SupersededError, UnreadableHeadError, Unavailable) as error:
         raise TransientError(f"the checkpoint of {dataset_id} could not be signed: {error}") from None
     try:
         with session.begin_nested():
@@ -228,5 +228,5 @@ def _keep_cosigned(db: Database, heads: Heads, dataset_id: str, note: str, line:
         if row is None or notes.read(row.note) != notes.read(note):
             return False
         row.note += line
-        heads.keep_checkpoint(dataset_id, row.note)
+        heads.keep_cosignatures(dataset_id, row.note)
     return True

@@ -10,13 +10,15 @@ A head is recorded before an attempt's first private pass, and after a settlemen
 older backup has lost entries; this record has not. It lies in a folder beside the storage root, or in a bucket
 (app.ledger.transparency.records), and is never restored with the database: a rollback of both leaves no trace.
 
-Guarantee: `write` returns once the record is on disk. No older record replaces it, even with concurrent writers.
+Guarantee: `write` returns once the record is on disk. A head or a checkpoint replaces only the record that its writer
+has compared with the ledger. Of two databases that went on from one recorded head, the second finds the other's.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -99,6 +101,18 @@ class UnreadableHeadError(Exception):
     """A record exists and cannot be read, so its content is unknown."""
 
 
+@dataclass(frozen=True)
+class KnownHead:
+    """A head as it was read, and the record that has it. Both are None if there is none."""
+
+    head: Head | None
+    record: Record | None
+
+
+class SupersededError(Exception):
+    """Another writer kept a checkpoint that the ledger has not been compared with."""
+
+
 def _gains(before: str, note: str) -> bool:
     """True if this is the same checkpoint with a signature that the one before lacks."""
     return read(before) == read(note) and not set(lines(note)) <= set(lines(before))
@@ -145,21 +159,32 @@ class Heads:
         """The data sets that have a record. Raises Unavailable."""
         return [name.removesuffix(".json") for name in self.records.names(".json") if name.startswith("ds_")]
 
-    def write(self, head: Head) -> None:
-        """Records a head, on disk before this returns. Does nothing if a newer one is recorded already.
+    def known(self, dataset_id: str) -> KnownHead:
+        """The record of a data set, for a writer that compares it with the ledger. Raises as `read`."""
+        try:
+            record = self.records.read(_head(dataset_id))
+        except OSError as error:
+            raise UnreadableHeadError(type(error).__name__) from None
+        head = _parsed(dataset_id, record)
+        if isinstance(head, UnreadableHeadError):
+            raise head
+        return KnownHead(head, record)
+
+    def write(self, head: Head, compared: KnownHead) -> bool:
+        """Records a head, on disk before this returns. Writes nothing if the record is as new.
+
+        Args:
+            compared: the record that this head's ledger was found to contain.
+
+        Returns:
+            False if another writer changed the record since: the ledger must be compared with that one.
 
         Raises:
-            UnreadableHeadError: a record exists, and its content is unknown.
             OSError, Unavailable: it cannot be written.
         """
-
-        def newer(before: Record | None) -> str | None:
-            known = _parsed(head.dataset, before)
-            if isinstance(known, UnreadableHeadError):
-                raise known
-            return head.model_dump_json() if known is None or known.seq < head.seq else None
-
-        self._change(_head(head.dataset), newer)
+        if compared.head is not None and compared.head.seq >= head.seq:
+            return True
+        return self.records.put(_head(head.dataset), _line(head.model_dump_json()), compared.record)
 
     def replace(self, head: Head) -> None:
         """Replaces the record of a head that the database has lost; keeps the old one and its checkpoint beside it."""
@@ -184,23 +209,43 @@ class Heads:
         except (OSError, ValueError) as error:
             raise UnreadableHeadError(f"the checkpoint: {type(error).__name__}") from None
 
-    def keep_checkpoint(self, dataset_id: str, note: str) -> None:
+    def keep_checkpoint(self, dataset_id: str, note: str, compared: str | None) -> None:
         """Keeps a checkpoint, on disk before this returns; does nothing if one of more entries is kept, or the same one
         with all its signatures.
 
+        Args:
+            compared: the kept checkpoint that the ledger was found to begin with; None: there was none.
+
         Raises:
+            SupersededError: another one was kept since.
             UnreadableHeadError: one is kept, and its content is unknown.
             OSError, Unavailable: it cannot be written.
         """
 
         def newer(found: Record | None) -> str | None:
-            try:
-                before = _note(dataset_id, found)
-            except ValueError as error:
-                raise UnreadableHeadError(f"the checkpoint: {type(error).__name__}") from None
-            return note if before is None or read(before).size < read(note).size or _gains(before, note) else None
+            before = _note_kept(dataset_id, found)
+            if before is None or _gains(before, note):
+                return note
+            if read(before) == read(note):
+                return None
+            if before != compared:
+                raise SupersededError("another checkpoint was kept meanwhile")
+            return note if read(before).size < read(note).size else None
 
         self._change(_checkpoint(dataset_id), newer)
+
+    def keep_cosignatures(self, dataset_id: str, note: str) -> None:
+        """Keeps signatures of a checkpoint, on disk before this returns; does nothing if another one is kept.
+
+        Raises:
+            UnreadableHeadError, OSError, Unavailable: as `keep_checkpoint`.
+        """
+
+        def signed(found: Record | None) -> str | None:
+            before = _note_kept(dataset_id, found)
+            return note if before is None or _gains(before, note) else None
+
+        self._change(_checkpoint(dataset_id), signed)
 
     def named(self, dataset_id: str) -> NamedPersons | None:
         """The persons of a data set who were named last; None if none ever were.
@@ -243,9 +288,13 @@ class Heads:
         for _ in range(TRIES):
             before = self.records.read(name)
             text = made_of(before)
-            if text is None or self.records.put(name, text.removesuffix("\n") + "\n", before):
+            if text is None or self.records.put(name, _line(text), before):
                 return
         raise OSError(f"others keep writing {name}")
+
+
+def _line(text: str) -> str:
+    return text.removesuffix("\n") + "\n"
 
 
 def _head(dataset_id: str) -> str:
@@ -282,6 +331,14 @@ def _parsed(dataset_id: str, record: Record | OSError | None) -> Head | Unreadab
     except ValidationError:
         return UnreadableHeadError("it is damaged")
     return found if found.dataset == dataset_id else UnreadableHeadError("it belongs to another data set")
+
+
+def _note_kept(dataset_id: str, record: Record | None) -> str | None:
+    """A checkpoint's note. Raises UnreadableHeadError if its content is unknown."""
+    try:
+        return _note(dataset_id, record)
+    except ValueError as error:
+        raise UnreadableHeadError(f"the checkpoint: {type(error).__name__}") from None
 
 
 def _note(dataset_id: str, record: Record | None) -> str | None:
