@@ -56,6 +56,8 @@ class Stated:
             what a restored backup had lost), and of open holds.
         within: by the id of a budget within the cap, what was paid from it: spent, by account.
         closed: nothing more is admitted.
+        part_of: what the first entry states of the cap that this ledger has a part of: `epsilon`, `delta`, `share`,
+            `records_of`; None if it has all of its cap.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Stated:
     running: frozenset[str]
     within: dict[str, dict[str, int]]
     closed: bool
+    part_of: Json | None = None
 
     @property
     def most_spent(self) -> int:
@@ -115,7 +118,8 @@ class Terms:
 @dataclass(frozen=True)
 class Statement:
     """What all ledgers of a data set say. A unit is in one block, or has a share in each, so that the worst ledger is
-    the data set's: their figures do not add up. `terms`: None before version 3."""
+    the data set's: their figures do not add up. Where a plan divides the cap, each filter has ledgers of its own, and
+    the figures of the worst of each add up. `terms`: None before version 3."""
 
     dataset: str
     name: str
@@ -124,9 +128,34 @@ class Statement:
     terms: Terms | None = None
 
     @property
+    def parts(self) -> list[list[Stated]]:
+        """The ledgers by filter: of one, or of both parts of a cap."""
+        return _parts_of(self.ledgers)
+
+    @property
+    def worst_of_parts(self) -> list[Stated]:
+        """Of each part the ledger that spent most."""
+        return [max(part, key=lambda each: each.most_spent) for part in self.parts]
+
+    @property
     def worst(self) -> Stated:
         """The ledger that spent most."""
-        return max(self.ledgers, key=lambda each: each.most_spent)
+        return max(self.worst_of_parts, key=lambda each: each.epsilon(each.most_spent))
+
+    @property
+    def epsilon_spent(self) -> float:
+        """What was spent: of each part what the worst ledger says, added up."""
+        return math.fsum(each.epsilon(each.most_spent) for each in self.worst_of_parts)
+
+    @property
+    def epsilon_taken(self) -> float:
+        """The same, with what is held."""
+        return math.fsum(max(each.epsilon(each.most_taken) for each in part) for part in self.parts)
+
+    @property
+    def delta(self) -> float:
+        """The cap's δ: of each part, added up."""
+        return math.fsum(part[0].cap_delta for part in self.parts)
 
     @property
     def entries(self) -> int:
@@ -206,8 +235,23 @@ def _check_together(dataset: str, ledgers: list[Stated]) -> None:
         raise NotProven("the first ledger is not the data set's own")
     if len({each.id for each in ledgers}) < len(ledgers) or len({each.label for each in ledgers}) < len(ledgers):
         raise NotProven("a block is stated twice")
-    if len({(each.filter, each.order, each.cap_delta) for each in ledgers}) > 1:
+    parts = _parts_of(ledgers)
+    alike = all(len({(each.order, each.cap_delta) for each in part}) == 1 for part in parts)
+    divided = {each.part_of is not None for each in ledgers}
+    if not alike or len(divided) > 1 or (len(parts) > 1 and divided == {False}):
         raise NotProven("the ledgers have different filters, orders or δ: they are not of one data set")
+    # One ledger alone says that it is of a part.
+    records = [{(each.part_of or {}).get("records_of") for each in part} for part in parts]
+    if divided == {True} and len(ledgers) > 1 and (len(parts) != 2 or records[0] != records[1]):
+        raise NotProven("a ledger of a part of the cap is missing: the figures would be too small")
+
+
+def _parts_of(ledgers: Iterable[Stated]) -> list[list[Stated]]:
+    """The ledgers by filter: of one, or of both parts of a cap."""
+    found = dict[str, list[Stated]]()
+    for each in ledgers:
+        found.setdefault(each.filter, []).append(each)
+    return list(found.values())
 
 
 class _Sums:
@@ -302,6 +346,7 @@ def _summed(ledger: str, label: str, entries: list[dict[str, Any]]) -> Stated:
         running=frozenset(sums.holds),
         within=sums.within,
         closed=sums.closed,
+        part_of=terms.get("part_of"),
     )
     for entry in entries:
         if entry["kind"] in ("open", "cap"):

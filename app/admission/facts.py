@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from app.datasets.sizes import declared_slots, split_sizes, whole_of
 from core.contracts.base import AccountName, Unit
 from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
-from core.contracts.filters import FilterName
+from core.contracts.filters import FilterName, divided
 from core.contracts.job_spec import Model, seen_by
 from core.contracts.slots import Slots
 from core.errors import InvalidRequest
@@ -26,6 +26,7 @@ class BlockFacts:
     """A block of a data set: its public sizes. What is left on its account depends on ledgers alone.
 
     Attributes:
+        id: of the ledger that pays.
         left: what the caller's key may still hold on it.
         slots: the places of its parts.
     """
@@ -45,6 +46,7 @@ class DatasetFacts:
     Attributes:
         blocks: those that a job reads, in the order of their ids; none for a data set that is its only block.
         stated_slots: the places of its parts; None: those that its registration admitted before there were slots.
+        pays_on: the id of the second ledger, where that pays; filter, order and δ are the paying ledger's.
     """
 
     id: str
@@ -60,6 +62,7 @@ class DatasetFacts:
     declaration: int = 1  # the version of the declaration that all this comes from
     blocks: tuple[BlockFacts, ...] = ()
     stated_slots: Slots | None = None
+    pays_on: str | None = None
 
     @property
     def slots(self) -> Slots:
@@ -74,8 +77,13 @@ class DatasetFacts:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The ids of what a job reads and pays on."""
-        return tuple(each.id for each in self.blocks) or (self.id,)
+        """The ids of the ledgers that pay for what a job reads: of its blocks, or of the data set."""
+        return tuple(each.id for each in self.blocks) or (self.pays_on or self.id,)
+
+    @property
+    def is_divided(self) -> bool:
+        """True if another ledger has a part of the cap."""
+        return divided(self.spec.privacy.plan, 1.0, 0.5) is not None
 
     def seen_by(self, model: Model) -> DatasetFacts:
         """The same data set with the features that a model reads.

@@ -7,7 +7,7 @@ this Idempotency-Key. It answers what app.grants and `facts_for` answer one by o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, bindparam, exists, func, or_, select
@@ -29,13 +29,21 @@ from core.privacy.prices import Units
 from core.privacy.slots import slots_of
 
 ACCOUNTS, BEFORE, APPENDED = table_of(Account), table_of(Job).alias("before"), DATA.alias("appended")
-ACCOUNT: Select[Any] = select(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta).where(
-    ACCOUNTS.c.dataset_id == bindparam("dataset")
+ACCOUNT: Select[Any] = select(
+    ACCOUNTS.c.dataset_id, ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta
+).where(ACCOUNTS.c.dataset_id == bindparam("dataset"))
+SECOND = DATA.alias("second")
+SECOND_ACCOUNT: Select[Any] = (
+    select(ACCOUNTS.c.dataset_id, ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta)
+    .join(SECOND, SECOND.c.id == ACCOUNTS.c.dataset_id)
+    .where(SECOND.c.pays_for == bindparam("dataset"))
 )
+# Blocks other than second ledgers.
+IS_APPENDED = and_(APPENDED.c.parent_id == DATA.c.id, APPENDED.c.pays_for.is_(None))
 LOOK_UP: Select[Any] = (
     select(
         *(DATA.c.id, DATA.c.name, DATA.c.spec, DATA.c.shape, DATA.c.declaration),
-        or_(DATA.c.parent_id.is_not(None), exists().where(APPENDED.c.parent_id == DATA.c.id)).label("in_blocks"),
+        or_(DATA.c.parent_id.is_not(None), exists().where(IS_APPENDED)).label("in_blocks"),
         *LOOKED_AT,
         *(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta),
         *(BEFORE.c.id.label("job"), BEFORE.c.request_sha256),
@@ -77,15 +85,21 @@ def look_up(connection: Connection, caller: Caller, dataset: str, idempotency_ke
     return LookedUp(access, facts, None if row.job is None else (row.job, row.request_sha256))
 
 
-def facts_for(session: Session, caller: Caller, dataset: Dataset, asked: BlockChoice) -> DatasetFacts:
+def facts_for(
+    session: Session, caller: Caller, dataset: Dataset, asked: BlockChoice, *, samples: bool = False
+) -> DatasetFacts:
     """Reads the public facts of what a job reads: its data set, or the blocks that it names; for "all", all open ones.
+
+    Args:
+        samples: the job samples its batches: where a cap is divided, its `rdp` part pays.
 
     Raises:
         InvalidRequest: it names a block that is not there or not open.
         Conflict: `content-deleted`: nothing is left to train on.
     """
-    facts, named = dataset_facts(session, dataset), None if asked == ALL else asked
-    blocks = blocks_of(session, dataset, caller.id, named)
+    facts, named = dataset_facts(session, dataset, samples=samples), None if asked == ALL else asked
+    on_second = facts.pays_on is not None
+    blocks = blocks_of(session, dataset, caller.id, named, on_second=on_second)
     if blocks is None:  # it never grew
         check_there(dataset)
         return without_blocks(facts, asked)
@@ -96,7 +110,7 @@ def facts_for(session: Session, caller: Caller, dataset: Dataset, asked: BlockCh
     there = {each.label: each for each in blocks}
     for place, label in enumerate(named):
         if label not in there or label in named[:place]:
-            every = blocks_of(session, dataset, caller.id) or []
+            every = blocks_of(session, dataset, caller.id, on_second=on_second) or []
             still = ", ".join(each.label for each in every)
             why = "is named twice" if label in there else f"is not open; open are {still}"
             raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
@@ -133,8 +147,11 @@ def side_facts(session: Session, caller: Caller, side: str | None) -> DatasetFac
     return dataset_facts(session, dataset)
 
 
-def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
-    """Reads the public facts of a data set."""
+def dataset_facts(session: Session, dataset: Dataset, *, samples: bool = False) -> DatasetFacts:
+    """Reads the public facts of a data set. Arguments as in `facts_for`."""
+    second = session.execute(SECOND_ACCOUNT, {"dataset": dataset.id}).one_or_none() if samples else None
+    if second is not None:
+        return replace(facts_of(dataset, second), pays_on=second.dataset_id)
     return facts_of(dataset, session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none())
 
 
@@ -180,36 +197,44 @@ def _least(found: list[dict[str, int]]) -> Units | None:
 
 
 def blocks_of(
-    session: Session, dataset: Dataset, key_id: str, labels: Collection[str] | None = None
+    session: Session,
+    dataset: Dataset,
+    key_id: str,
+    labels: Collection[str] | None = None,
+    *,
+    on_second: bool = False,
 ) -> list[BlockFacts] | None:
     """Reads the blocks of a data set that are open and have their content, in the order of their arrival; None if
     it never grew. The statements are as many for any number of blocks, and the rows are those of the blocks read.
 
     Args:
         labels: of those to read; None: all.
+        on_second: the second ledgers pay.
     """
     if not has_blocks(session, dataset.id):
         return None
+    second = select(SECOND.c.id).where(SECOND.c.pays_for == Dataset.id).correlate(Dataset).scalar_subquery()
+    pays = second if on_second else Dataset.id
     rows = (
         select(Dataset, Account)
-        .join(Account, Account.dataset_id == Dataset.id)
-        .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id))
+        .join(Account, Account.dataset_id == pays)
+        .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id), Dataset.pays_for.is_(None))
         .where(Account.joined_into.is_(None), Dataset.content_deleted_at.is_(None))
         .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
     )
     if labels is not None:
         rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
     found = [(block, account) for block, account in session.execute(rows)]
-    own = budgets.of_key_on(session, [block.id for block, _ in found], key_id)
+    own = budgets.of_key_on(session, [account.dataset_id for _, account in found], key_id)
     per_unit = DatasetSpec.model_validate(dataset.spec).privacy.max_records_per_user or 1
     return [
         BlockFacts(
-            id=block.id,
+            id=account.dataset_id,
             label=label_of(block),
             records_train=block.shape.records_train,
             records_holdout=block.shape.records_holdout,
             slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
-            left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
+            left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(account.dataset_id))),
         )
         for block, account in found
     ]

@@ -17,7 +17,7 @@ from app.db.models import Account, ApiKey, Dataset, SpentByKey, table_of
 from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller
-from app.ledger.accounts import filter_for
+from app.ledger.accounts import account_of, filter_for
 from app.ledger.blocks import family_of, label_of
 from app.ledger.repository import dataset_with_account
 from core.errors import PrivacyError
@@ -68,7 +68,9 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
     """
     named, access = grants.find(session, caller, dataset)
     first, account = dataset_with_account(session, named.id)
-    members = family_of(session, first.id)
+    # Of a divided cap, the ledgers with this one's unit: amounts of two units do not add up.
+    family = (account_of(session, each) for each in family_of(session, first.id))
+    members = [each.dataset_id for each in family if each.filter == account.filter]
     totals = {part: _budget_of(session, members, part) for part in ("train", "holdout")}
     rows = _sums(session, members)
     names = _names(session, caller, access, [row.key for row in rows])

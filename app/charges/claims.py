@@ -5,14 +5,17 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.charges.schemas import ChargeRequest
+from app.datasets.repository import has_blocks
 from app.db.models import Account, Dataset
 from app.ledger import blocks
+from app.ledger.accounts import account_of
 from app.ledger.repository import is_charged_by_others, unit_of
+from app.ledger.second import ledgers_of, records_of
 from app.pricing.service import PricingService
 from core.contracts.blocks import ALL
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
-from core.privacy.claims import ClaimRequest
+from core.privacy.claims import Claim, ClaimRequest, GaussianClaim, GdpClaim
 from core.privacy.plans import FilterChoice
 
 
@@ -39,17 +42,26 @@ def amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, acc
     return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
 
 
+def payer_of(session: Session, dataset_id: str, claim: Claim) -> Account:
+    """The account that pays for a claim on a data set: where its cap is divided, what is exact under `gdp` is paid from
+    that part, and all else from the `rdp` part."""
+    ledgers = ledgers_of(session, dataset_id)
+    return account_of(session, ledgers[0 if isinstance(claim, GaussianClaim | GdpClaim) else -1])
+
+
 def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:
-    """The blocks that a charge is held on: those that it names, or all that are open, since nobody here sees what
-    another system reads.
+    """The ledgers that a charge is held on: of the blocks that it names, or of all that are open, since nobody here
+    sees what another system reads.
 
     Raises:
         InvalidRequest: it names a block twice, or one that is not open.
     """
-    still = blocks.open_ones(session, members)
+    kind = payer_of(session, records_of(session, members[0]).id, asked.mechanism).filter
+    pays = [each for each in members if account_of(session, each).filter == kind]
+    still = blocks.open_ones(session, pays)
     if asked.blocks == ALL:
         return still
-    there = {blocks.label_of(session.get_one(Dataset, each)): each for each in still}
+    there = {blocks.label_of(records_of(session, each)): each for each in still}
     for place, label in enumerate(asked.blocks):
         if label not in there or label in asked.blocks[:place]:
             why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
@@ -65,7 +77,7 @@ def check_people(session: Session, dataset_id: str, members: list[str]) -> None:
     Raises:
         Conflict: `wrong-state`.
     """
-    if len(members) == 1 or any(is_charged_by_others(session, each) for each in members):
+    if not has_blocks(session, dataset_id) or any(is_charged_by_others(session, each) for each in members):
         return
     if DatasetSpec.model_validate(session.get_one(Dataset, dataset_id).spec).privacy.max_records_per_user is None:
         return

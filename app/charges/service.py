@@ -16,8 +16,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.charges.claims import amounts, check_people, read_by
+from app.charges.claims import amounts, check_people, payer_of, read_by
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
+from app.datasets.repository import has_blocks
 from app.db.engine import Database
 from app.db.models import ApiKey, Charge, Dataset
 from app.db.newest import newest
@@ -26,6 +27,7 @@ from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
+from app.ledger.second import records_of
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from core.contracts.base import Document
@@ -67,7 +69,8 @@ def reserve(
     """
     digest = asked.digest
     with db.read() as session:
-        dataset, account = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)
+        dataset = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)[0]
+        account = payer_of(session, dataset.id, asked.mechanism)
         charge, is_new = _replayed(session, caller, once, digest), False
         if charge is None:
             _check_use(dataset, asked.use)
@@ -211,9 +214,9 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
     except BudgetError as refusal:
         refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
         refused = refusal.members.pop("dataset")
-        if len(members) > 1:
-            with db.read() as session:
-                refusal.members["block"] = blocks.label_of(session.get_one(Dataset, refused))
+        with db.read() as session:
+            if has_blocks(session, dataset_id):
+                refusal.members["block"] = blocks.label_of(records_of(session, refused))
         raise
 
 

@@ -14,6 +14,7 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.ledger import accounts, behind, budgets
 from app.ledger.blocks import lead
+from app.ledger.second import ledgers_of, whole_cap
 from app.ledger.transparency.heads import Head, Heads
 from app.settings import Settings
 from app.storage.parts import Published
@@ -71,14 +72,16 @@ def enter(
     blocks.check_after(session, to, content)
     for each, head in recorded.items():
         behind.require_current(session, head, each)
-    of = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)
+    of = New(new.dataset_id, new.owner_key, _capped(session, new.spec, lead(session, to.id)), new.block)
     made = store(session, settings, of, content, kept)
     for found in budgets.newest_of(session, list(to.family)):
-        copy_to(session, found, accounts.account_of(session, made.dataset.id))
+        for ledger in ledgers_of(session, made.dataset.id):
+            copy_to(session, found, accounts.account_of(session, ledger))
     return made
 
 
-def _capped(spec: DatasetSpec, account: Account) -> DatasetSpec:
+def _capped(session: Session, spec: DatasetSpec, account: Account) -> DatasetSpec:
     """The declaration with the cap as it is now."""
-    cap = Cap(epsilon=account.cap_epsilon, delta=account.cap_delta)
+    epsilon, delta = whole_cap(session, account) or (account.cap_epsilon, account.cap_delta)
+    cap = Cap(epsilon=epsilon, delta=delta)
     return spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"cap": cap})})

@@ -27,6 +27,7 @@ from app.db.models import Account, Dataset, DatasetReading
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, blocks, repository
+from app.ledger.second import ledgers_of
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 from app.storage.seals import Seals
@@ -118,7 +119,8 @@ def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
 
 def family(session: Session, dataset_id: str) -> list[Dataset]:
     """A data set's blocks in the order of their arrival: itself, as the first, and those that were appended."""
-    appended = select(Dataset).where(Dataset.parent_id == dataset_id).order_by(Dataset.created_at, Dataset.id)
+    of = (Dataset.parent_id == dataset_id, Dataset.pays_for.is_(None))
+    appended = select(Dataset).where(*of).order_by(Dataset.created_at, Dataset.id)
     first = session.get_one(Dataset, dataset_id, populate_existing=True)
     return [first, *session.scalars(appended.execution_options(populate_existing=True))]
 
@@ -208,7 +210,8 @@ def check_after(session: Session, to: Growing, content: Content) -> None:
 
 
 def _is_charged_by_others(session: Session, members: Sequence[str]) -> bool:
-    return any(repository.has_other_spending(session, each) for each in members)
+    ledgers = [ledger for each in members for ledger in ledgers_of(session, each)]
+    return any(repository.has_other_spending(session, each) for each in ledgers)
 
 
 def _check_keys(members: Iterable[Dataset], chain: Sequence[bytes]) -> None:

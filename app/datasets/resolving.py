@@ -41,8 +41,13 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     if privacy.cap is None or privacy.records is None:
         return plain
     epsilon, delta = privacy.cap.epsilon, privacy.cap.delta or default_delta(privacy.records)
-    order = _order(privacy, epsilon, delta, split_sizes(spec, privacy.records)[0], pricing)
-    accounts.filter_for(privacy.filter, order).budget(epsilon, delta)  # refused now rather than after the parsing
+    parts = filters.divided(privacy.plan, epsilon, delta)
+    ordered = (epsilon, delta) if parts is None else parts.rdp
+    order = _order(privacy, *ordered, split_sizes(spec, privacy.records)[0], pricing)
+    # Refused now rather than after the parsing.
+    accounts.filter_for(privacy.filter, order).budget(*((epsilon, delta) if parts is None else parts.gdp))
+    if parts is not None:
+        accounts.filter_for("rdp", order).budget(*parts.rdp)
     changes = {"cap": privacy.cap.model_copy(update={"delta": delta}), "order": order, "typical_job": None}
     return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
 
@@ -75,7 +80,8 @@ def check_name(session: Session, name: str, dataset_id: str | None = None) -> No
 def _order(
     privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float, records: int, pricing: OrderChooser
 ) -> float | None:
-    if not filters.rule_of(privacy.filter).has_order or privacy.order is not None:
+    has_order = privacy.plan is not None or filters.rule_of(privacy.filter).has_order
+    if not has_order or privacy.order is not None:
         return privacy.order
     return pricing.choose_order(
         OrderRequest(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=privacy.typical_job)

@@ -17,7 +17,7 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.ledger.accounts import filter_for
 from app.ledger.entries import cap_version
-from app.ledger.grown import appended, with_blocks
+from app.ledger.grown import appended, with_ledgers
 from app.ledger.repository import (
     Charged,
     Posted,
@@ -109,9 +109,21 @@ def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
     """
     with db.read() as session:
         dataset, account = dataset_with_account(session, dataset_id)
-        if grown := appended(session, dataset_id):
+        grown = appended(session, dataset_id)
+        if _has_blocks(grown):
             return _with_blocks(session, dataset, account, grown)
-    return _of_jobs(db, pricing, dataset, account, compares=True)
+    return _of_ledgers(db, pricing, [(dataset, account), *grown], compares=not grown)
+
+
+def _has_blocks(grown: list[tuple[Dataset, Account]]) -> bool:
+    return any(row.pays_for is None for row, _ in grown)
+
+
+def _of_ledgers(
+    db: Database, pricing: Comparer, members: list[tuple[Dataset, Account]], *, compares: bool
+) -> LedgerView:
+    """The figures of a data set without further blocks, and of both parts of its cap if that is divided."""
+    return with_ledgers([(row, _of_jobs(db, pricing, row, account, compares=compares)) for row, account in members])
 
 
 def _of_jobs(db: Database, pricing: Comparer, dataset: Dataset, account: Account, *, compares: bool) -> LedgerView:
@@ -154,12 +166,13 @@ def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | No
         dataset, account = session.get_one(Dataset, dataset_id), session.get(Account, dataset_id)
         if account is None:
             return None
-        if grown := appended(session, dataset_id):
+        grown = appended(session, dataset_id)
+        if _has_blocks(grown):
             return _with_blocks(session, dataset, account, grown)
     # Under `gdp` the filter's own figure is exact: no sum is smaller.
-    if account.filter == "gdp":
+    if account.filter == "gdp" and not grown:
         return view(dataset, account)
-    return _of_jobs(db, pricing, dataset, account, compares=False)
+    return _of_ledgers(db, pricing, [(dataset, account), *grown], compares=False)
 
 
 def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
@@ -171,8 +184,7 @@ def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
 def _with_blocks(
     session: Session, dataset: Dataset, account: Account, grown: list[tuple[Dataset, Account]]
 ) -> LedgerView:
-    others = [(each, brief_of_one(session, each, of)) for each, of in grown]
-    return with_blocks(dataset, brief_of_one(session, dataset, account), others)
+    return with_ledgers([(each, brief_of_one(session, each, of)) for each, of in [(dataset, account), *grown]])
 
 
 def brief_of_one(session: Session, dataset: Dataset, account: Account) -> LedgerView:

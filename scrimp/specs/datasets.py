@@ -110,6 +110,9 @@ class DatasetPrivacy(Spec):
     Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
     studies, and `rdp` for networks and language models (docs/data.md has a table).
 
+    `plan` divides the cap between both filters by the jobs that are expected, in the place of `filter`: "models mostly"
+    gives three quarters of ε to `gdp` and one to `rdp`, "mixed" half to each, "any mechanism" all to `rdp`.
+
     `slots`: at most this many units are registered. Choose them before counting the data.
     """
 
@@ -120,6 +123,7 @@ class DatasetPrivacy(Spec):
     records: Annotated[int, Field(ge=1, le=1000000000000)] | None = None
     cap: Cap | None = None
     filter: Literal["rdp", "gdp"] = "rdp"
+    plan: Literal["models mostly", "mixed", "any mechanism"] | None = None
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
     slots: DeclaredSlots | None = None
