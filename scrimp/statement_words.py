@@ -20,16 +20,15 @@ def told(found: Statement) -> list[Section]:
     unit = [f"one {thing}: neighbouring data sets differ by adding or removing one"]
     if _grown(found):
         unit.append(_in_blocks(found))
-    title = "Blocks" if _grown(found) else "Parts of the cap"
     return [
         ("Data set", [f"{found.name} ({found.dataset}); {found.entries} entries, {first} to {last}"]),
-        *([(title, [_block(each) for each in found.ledgers])] if len(found.ledgers) > 1 else []),
+        *([("Blocks", [_block(each) for each in found.ledgers])] if _grown(found) else []),
         *_terms(found),
         ("Unit of privacy", unit),
         ("What was spent", _spending(found)),
         ("Budgets within the cap", _within(found)),
         ("Guarantee", _guarantee(found)),
-        ("How to read it", _reading(found)),
+        ("How to read it", _reading(found.worst)),
         ("Not covered", _not_covered(found)),
     ]
 
@@ -68,43 +67,30 @@ def _in_blocks(found: Statement) -> str:
 
 
 def _grown(found: Statement) -> bool:
-    return len(found.ledgers) > len(found.parts)
-
-
-def _divided(found: Statement) -> bool:
-    return len(found.parts) > 1
+    return len(found.ledgers) > 1
 
 
 def _block(of: Stated) -> str:
     spent, taken = (_up(of.epsilon(amount)) for amount in (of.most_spent, of.most_taken))
     state = "closed" if of.closed else "open"
-    part = f", by a {of.filter} filter" if of.part_of is not None else ""
-    return (
-        f"{of.label} ({of.id}){part}, {state}: ε = {spent} spent, {taken} with what is held, of {_up(of.cap_epsilon)}"
-    )
+    return f"{of.label} ({of.id}), {state}: ε = {spent} spent, {taken} with what is held, of {_up(of.cap_epsilon)}"
 
 
 def _spending(found: Statement) -> list[str]:
-    worst, delta = found.worst, f"{found.delta:g}"
+    worst, delta = found.worst, f"{found.worst.cap_delta:g}"
     jobs, charges, running = (
         len(frozenset[str]().union(*(getattr(each, name) for each in found.ledgers)))
         for name in ("jobs", "charges", "running")
     )
     others = f" and {charges} other charges (other systems, joined ledgers, gaps)" if charges else ""
-    labels = " and ".join(each.label for each in found.worst_of_parts)
-    where = f" on the block that spent most, {labels}" if _grown(found) else ""
+    where = f" on the block that spent most, {worst.label}" if _grown(found) else ""
+    taken = max(each.epsilon(each.most_taken) for each in found.ledgers)
     lines = [
-        f"{jobs} jobs{others}, together ε = {_up(found.epsilon_spent)} at δ = {delta}{where}",
-        f"with what {running} unfinished ones may spend: ε = {_up(found.epsilon_taken)}",
+        f"{jobs} jobs{others}, together ε = {_up(worst.epsilon(worst.most_spent))} at δ = {delta}{where}",
+        f"with what {running} unfinished ones may spend: ε = {_up(taken)}",
     ]
-    if _divided(found):
-        lines.append("each was paid from one part of the cap: both parts' ε's add up, and so do their δ's")
-    elif worst.part_of is not None:
-        lines.append("this ledger has a part of the data set's cap alone: what was paid from the other adds to it")
     if _grown(found):
         return [*lines, "the blocks' ε's do not add up: no unit loses more than one of them"]
-    if _divided(found):
-        return lines
     return [*lines, f"training part {_part(worst, 'train')}; hold-out {_part(worst, 'holdout')}"]
 
 
@@ -124,21 +110,28 @@ def _within(found: Statement) -> list[str]:
 
 def _guarantee(found: Statement) -> list[str]:
     still = [each for each in found.ledgers if not each.closed]
-    now = [next((each for each in part if not each.closed), part[0]) for part in found.parts]
-    largest = math.fsum(max(each.largest_cap_epsilon for each in part) for part in found.parts)
-    epsilon = math.fsum(each.cap_epsilon for each in now)
-    cap = f"ε ≤ {_up(epsilon)} at δ = {found.delta:g}"
-    if largest > epsilon:
+    now = (still or found.ledgers)[0]
+    largest = max(each.largest_cap_epsilon for each in found.ledgers)
+    cap = f"ε ≤ {_up(now.cap_epsilon)} at δ = {now.whole_delta or now.cap_delta:g}"
+    if largest > now.cap_epsilon:
         cap += f" (once {_up(largest)}: if a change depended on results, that is the guarantee)"
-    by = " and ".join(f"a {each.filter} filter" + (f" at order {each.order:g}" if each.order else "") for each in now)
+    order = f" at order {now.order:g}" if now.order is not None else ""
     scope = "every unit and everything" if _grown(found) else "everything"
     return [
-        f"{cap}, for {scope} that was released, enforced by {by}",
+        f"{cap}, for {scope} that was released, enforced by a {now.filter} filter{order}",
         "for what will be released too, under this cap, as long as it is not raised",
         "all jobs count: each may be chosen by the results of those before",
         "collusion is allowed for: it holds even if all keys and analysts share everything that they learn",
+        *([] if now.whole_delta is None else [_two_filters(now)]),
         *([] if still else ["the ledger is closed: nothing more is admitted"]),
     ]
+
+
+def _two_filters(now: Stated) -> str:
+    rest = f"this filter has δ = {now.cap_delta:g} of it, and the rest is that of "
+    if now.filter == "gdp":
+        return rest + "a Rényi filter, to which the ledger may move with all that was spent"
+    return rest + "the exact ledger before it, from which all that was spent was carried"
 
 
 def _not_covered(found: Statement) -> list[str]:
@@ -154,17 +147,16 @@ def _not_covered(found: Statement) -> list[str]:
     return lines
 
 
-def _reading(found: Statement) -> list[str]:
-    """What the best attacker finds, exactly under `gdp`; under `rdp`, or both, a bound from (ε, δ) alone."""
-    of = found.worst
+def _reading(of: Stated) -> list[str]:
+    """What the best attacker finds, exactly under `gdp`; under `rdp` a bound from (ε, δ) alone."""
     lines = ["an attacker who knows everything but who took part, and may accuse a share α of others wrongly, finds"]
     for alpha in ALPHAS:
         if of.most_spent <= 0:
             finds = alpha
-        elif of.filter == "gdp" and not _divided(found):
+        elif of.filter == "gdp":
             finds = NORMAL.cdf(NORMAL.inv_cdf(alpha) + math.sqrt(of.most_spent * PER_UNIT["gdp"]))
         else:
-            epsilon, delta = found.epsilon_spent, found.delta
+            epsilon, delta = of.epsilon(of.most_spent), of.cap_delta
             finds = min(math.exp(epsilon) * alpha + delta, 1.0 - math.exp(-epsilon) * (1.0 - delta - alpha))
         lines.append(f"at most {_up(100.0 * min(1.0, finds))} % of the members at α = {100.0 * alpha:g} %")
     return lines

@@ -1,4 +1,4 @@
-"""A cap divided between two filters: a second ledger beside a data set's own.
+"""Ledgers that move from one filter to another.
 
 Revision: 0045, after 0044
 """
@@ -17,10 +17,10 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("datasets", sa.Column("pays_for", sa.String(200), nullable=True))
     op.create_index("ix_datasets_pays_for", "datasets", ["pays_for"], unique=True)
-    op.add_column("accounts", sa.Column("share", sa.Float(), nullable=True))
+    op.add_column("accounts", sa.Column("whole_delta", sa.Float(), nullable=True))
 
 
 def downgrade() -> None:
-    op.drop_column("accounts", "share")
+    op.drop_column("accounts", "whole_delta")
     op.drop_index("ix_datasets_pays_for", table_name="datasets")
     op.drop_column("datasets", "pays_for")

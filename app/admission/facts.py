@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from app.datasets.sizes import declared_slots, split_sizes, whole_of
 from core.contracts.base import AccountName, Unit
 from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
-from core.contracts.filters import FilterName, divided
+from core.contracts.filters import FilterName
 from core.contracts.job_spec import Model, seen_by
 from core.contracts.slots import Slots
 from core.errors import InvalidRequest
@@ -46,7 +46,8 @@ class DatasetFacts:
     Attributes:
         blocks: those that a job reads, in the order of their ids; none for a data set that is its only block.
         stated_slots: the places of its parts; None: those that its registration admitted before there were slots.
-        pays_on: the id of the second ledger, where that pays; filter, order and δ are the paying ledger's.
+        pays_on: the id of the ledger that it moved to; None: its own pays. Filter, order and δ are the paying ledger's.
+        moves: they are those of the ledger that it will move to, before this job is admitted.
     """
 
     id: str
@@ -63,6 +64,7 @@ class DatasetFacts:
     blocks: tuple[BlockFacts, ...] = ()
     stated_slots: Slots | None = None
     pays_on: str | None = None
+    moves: bool = False
 
     @property
     def slots(self) -> Slots:
@@ -79,11 +81,6 @@ class DatasetFacts:
     def reads(self) -> tuple[str, ...]:
         """The ids of the ledgers that pay for what a job reads: of its blocks, or of the data set."""
         return tuple(each.id for each in self.blocks) or (self.pays_on or self.id,)
-
-    @property
-    def is_divided(self) -> bool:
-        """True if another ledger has a part of the cap."""
-        return divided(self.spec.privacy.plan, 1.0, 0.5) is not None
 
     def seen_by(self, model: Model) -> DatasetFacts:
         """The same data set with the features that a model reads.

@@ -20,30 +20,31 @@ from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, chosen, given_to
 from app.keys.service import Caller
 from app.ledger import budgets
-from app.ledger.accounts import remaining_of
+from app.ledger.accounts import account_of, remaining_of
 from app.ledger.blocks import label_of
+from app.ledger.second import left_after, second_filter
 from core.contracts.blocks import ALL, FIRST, BlockChoice
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
+from core.privacy.filters import Filter
 from core.privacy.prices import Units
 from core.privacy.slots import slots_of
 
 ACCOUNTS, BEFORE, APPENDED = table_of(Account), table_of(Job).alias("before"), DATA.alias("appended")
-ACCOUNT: Select[Any] = select(
-    ACCOUNTS.c.dataset_id, ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta
-).where(ACCOUNTS.c.dataset_id == bindparam("dataset"))
 SECOND = DATA.alias("second")
-SECOND_ACCOUNT: Select[Any] = (
-    select(ACCOUNTS.c.dataset_id, ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta)
-    .join(SECOND, SECOND.c.id == ACCOUNTS.c.dataset_id)
-    .where(SECOND.c.pays_for == bindparam("dataset"))
+# The ledger that pays: the one that a data set, or block, moved to, or else its own.
+PAYING = func.coalesce(
+    select(SECOND.c.id).where(SECOND.c.pays_for == DATA.c.id).correlate(DATA).scalar_subquery(), DATA.c.id
 )
-# Blocks other than second ledgers.
-IS_APPENDED = and_(APPENDED.c.parent_id == DATA.c.id, APPENDED.c.pays_for.is_(None))
+ACCOUNT: Select[Any] = (
+    select(ACCOUNTS)
+    .select_from(ACCOUNTS.join(DATA, ACCOUNTS.c.dataset_id == PAYING))
+    .where(DATA.c.id == bindparam("dataset"))
+)
 LOOK_UP: Select[Any] = (
     select(
         *(DATA.c.id, DATA.c.name, DATA.c.spec, DATA.c.shape, DATA.c.declaration),
-        or_(DATA.c.parent_id.is_not(None), exists().where(IS_APPENDED)).label("in_blocks"),
+        or_(DATA.c.parent_id.is_not(None), exists().where(APPENDED.c.parent_id == DATA.c.id)).label("in_blocks"),
         *LOOKED_AT,
         *(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta),
         *(BEFORE.c.id.label("job"), BEFORE.c.request_sha256),
@@ -91,15 +92,15 @@ def facts_for(
     """Reads the public facts of what a job reads: its data set, or the blocks that it names; for "all", all open ones.
 
     Args:
-        samples: the job samples its batches: where a cap is divided, its `rdp` part pays.
+        samples: the job samples its batches, which may move the ledger (decision 53).
 
     Raises:
         InvalidRequest: it names a block that is not there or not open.
         Conflict: `content-deleted`: nothing is left to train on.
     """
     facts, named = dataset_facts(session, dataset, samples=samples), None if asked == ALL else asked
-    on_second = facts.pays_on is not None
-    blocks = blocks_of(session, dataset, caller.id, named, on_second=on_second)
+    to = second_filter(dataset) if facts.moves else None
+    blocks = blocks_of(session, dataset, caller.id, named, to)
     if blocks is None:  # it never grew
         check_there(dataset)
         return without_blocks(facts, asked)
@@ -110,7 +111,7 @@ def facts_for(
     there = {each.label: each for each in blocks}
     for place, label in enumerate(named):
         if label not in there or label in named[:place]:
-            every = blocks_of(session, dataset, caller.id, on_second=on_second) or []
+            every = blocks_of(session, dataset, caller.id) or []
             still = ", ".join(each.label for each in every)
             why = "is named twice" if label in there else f"is not open; open are {still}"
             raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
@@ -149,10 +150,14 @@ def side_facts(session: Session, caller: Caller, side: str | None) -> DatasetFac
 
 def dataset_facts(session: Session, dataset: Dataset, *, samples: bool = False) -> DatasetFacts:
     """Reads the public facts of a data set. Arguments as in `facts_for`."""
-    second = session.execute(SECOND_ACCOUNT, {"dataset": dataset.id}).one_or_none() if samples else None
-    if second is not None:
-        return replace(facts_of(dataset, second), pays_on=second.dataset_id)
-    return facts_of(dataset, session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none())
+    account = session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none()
+    facts = facts_of(dataset, account)
+    if account is not None and account.dataset_id != dataset.id:
+        return replace(facts, pays_on=account.dataset_id)
+    if samples and account is not None and facts.filter == "gdp" and facts.spec.privacy.plan == "mixed":
+        delta = account.whole_delta - account.cap_delta
+        return replace(facts, filter="rdp", order=facts.spec.privacy.order, cap_delta=delta, moves=True)
+    return facts
 
 
 def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFacts:
@@ -185,6 +190,16 @@ def remaining(session: Session, dataset_ids: Iterable[str], key_id: str) -> Unit
     return _least(found)
 
 
+def left_for(session: Session, facts: DatasetFacts, key_id: str) -> Units | None:
+    """As `remaining`, on all that a job reads; of a ledger that moves before it, what is left after that."""
+    if not facts.moves:
+        return remaining(session, facts.reads, key_id)
+    if facts.blocks:
+        return _least([each.left.model_dump() for each in facts.blocks])
+    dataset = session.get_one(Dataset, facts.id)
+    return _least([left_after(account_of(session, facts.id), second_filter(dataset))])
+
+
 def left_within(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
     """Returns the units left of a key's own budget within the cap, on each of several data sets; None if the cap alone
     bounds it."""
@@ -201,23 +216,20 @@ def blocks_of(
     dataset: Dataset,
     key_id: str,
     labels: Collection[str] | None = None,
-    *,
-    on_second: bool = False,
+    to: Filter | None = None,
 ) -> list[BlockFacts] | None:
     """Reads the blocks of a data set that are open and have their content, in the order of their arrival; None if
     it never grew. The statements are as many for any number of blocks, and the rows are those of the blocks read.
 
     Args:
         labels: of those to read; None: all.
-        on_second: the second ledgers pay.
+        to: the filter to which all of them will move.
     """
     if not has_blocks(session, dataset.id):
         return None
-    second = select(SECOND.c.id).where(SECOND.c.pays_for == Dataset.id).correlate(Dataset).scalar_subquery()
-    pays = second if on_second else Dataset.id
     rows = (
         select(Dataset, Account)
-        .join(Account, Account.dataset_id == pays)
+        .join(Account, Account.dataset_id == PAYING)
         .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id), Dataset.pays_for.is_(None))
         .where(Account.joined_into.is_(None), Dataset.content_deleted_at.is_(None))
         .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
@@ -234,7 +246,11 @@ def blocks_of(
             records_train=block.shape.records_train,
             records_holdout=block.shape.records_holdout,
             slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
-            left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(account.dataset_id))),
+            left=Units.model_validate(
+                budgets.with_own(remaining_of(account), own.get(account.dataset_id))
+                if to is None
+                else left_after(account, to)
+            ),
         )
         for block, account in found
     ]

@@ -147,8 +147,12 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     grants.check(found.access, "train")
     if found.before is not None:
         return same(*found.before, request.digest)
-    needs_second = found.facts is not None and found.facts.is_divided and request.spec.sampling.is_sampled
-    if found.facts is None or needs_second or request.spec.optimizer.side is not None:
+    may_move = found.facts is not None and found.facts.spec.privacy.plan == "mixed"
+    if (
+        found.facts is None
+        or request.spec.optimizer.side is not None
+        or (may_move and request.spec.sampling.is_sampled)
+    ):
         return resolve(db, request)
     _check_priority(request)
     return Resolved.of(request, without_blocks(found.facts, request.spec.blocks), None, found.access)

@@ -11,7 +11,7 @@ from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import Approval
 from app.keys.service import Caller
-from app.ledger import accounts, behind, blocks, repository, second
+from app.ledger import accounts, behind, blocks, repository
 from app.ledger.entries import cap_version
 from app.ledger.schemas import CapChange
 from app.ledger.transparency.heads import Head, Heads
@@ -44,10 +44,8 @@ def change(
     members = _current_members(session, dataset_id, recorded)
     lead = blocks.lead(session, dataset_id)
     require_match(if_match, cap_version(lead))
-    whole = second.whole_cap(session, lead) or (lead.cap_epsilon, lead.cap_delta)
-    if body.epsilon > whole[0] and service.persons_of(session, dataset_id):
-        # refused now, not once two persons have agreed
-        accounts.budget_of_cap(lead, second.part_of_cap(lead, body.epsilon))
+    if body.epsilon > lead.cap_epsilon and service.persons_of(session, dataset_id):
+        accounts.budget_of_cap(lead, body.epsilon)  # refused now, not once two persons have agreed
         act = CapRaise(epsilon=body.epsilon, reason=body.reason, version=cap_version(lead))
         return service.ask(session, caller, dataset_id, act)
     _write(session, caller, dataset_id, members, body)
@@ -76,6 +74,5 @@ def _current_members(session: Session, dataset_id: str, recorded: Recorded) -> l
 
 def _write(session: Session, caller: Caller, dataset_id: str, members: list[str], body: CapChange) -> None:
     for each in blocks.open_ones(session, members) or [dataset_id]:
-        part = second.part_of_cap(accounts.account_of(session, each), body.epsilon)
-        accounts.change_cap(session, dataset_id=each, cap_epsilon=part, actor=caller.id, reason=body.reason)
+        accounts.change_cap(session, dataset_id=each, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason)
     audit.record(session, "dataset.cap_changed", dataset_id, epsilon=body.epsilon)

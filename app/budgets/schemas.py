@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal, cast
 
@@ -75,23 +73,18 @@ class BudgetView(BaseModel):
     collusion: str = COLLUSION
 
     @classmethod
-    def of(cls, dataset: Dataset, ledgers: Sequence[tuple[Account, SubAccount]], keys: list[str] | None) -> BudgetView:
-        """Shows a sub-account beside the account that it is a part of.
-
-        Args:
-            ledgers: where the cap is divided, both accounts, each with its part of the sub-account; else the one.
-        """
-        account, found = ledgers[0]
-        of, delta = filter_for(account.filter, account.order), math.fsum(each.cap_delta for each, _ in ledgers)
-        spent = math.fsum(_spent(*each) for each in ledgers)
+    def of(cls, dataset: Dataset, account: Account, found: SubAccount, keys: list[str] | None) -> BudgetView:
+        """Shows a sub-account beside the account that it is a part of."""
+        of = filter_for(account.filter, account.order)
+        spent = max(found.train_spent, found.holdout_spent)
         left = with_own(left_of_cap(account), found)
         parts = {part: _part(account, found, part, left[part]) for part in PARTS if getattr(account, f"{part}_budget")}
         return cls(
             dataset=dataset.id,
             id=found.id,
             name=found.name,
-            epsilon=_epsilon(dataset, account, found.epsilon, delta),
-            epsilon_spent=_epsilon(dataset, account, spent, delta),
+            epsilon=_epsilon(dataset, account, found.epsilon),
+            epsilon_spent=_epsilon(dataset, account, of.epsilon(spent, account.cap_delta) if spent else 0.0),
             unit=of.unit,
             accounts=BudgetParts(train=parts["train"], holdout=parts.get("holdout")),
             keys=keys,
@@ -193,15 +186,10 @@ def _part(account: Account, found: SubAccount, part: str, left: int) -> BudgetPa
     )
 
 
-def _spent(account: Account, found: SubAccount) -> float:
-    amount = max(found.train_spent, found.holdout_spent)
-    return filter_for(account.filter, account.order).epsilon(amount, account.cap_delta) if amount else 0.0
-
-
-def _epsilon(dataset: Dataset, account: Account, value: float, delta: float) -> Epsilon:
+def _epsilon(dataset: Dataset, account: Account, value: float) -> Epsilon:
     return Epsilon(
         value=value,
-        delta=delta,
+        delta=account.cap_delta,
         accountant=cast(AccountantName, account.filter),
         unit=unit_of(dataset),
     )

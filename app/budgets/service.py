@@ -16,7 +16,6 @@ from app.grants import service as grants
 from app.keys.service import Caller, is_alive
 from app.ledger import accounts, blocks, budgets
 from app.ledger.repository import dataset_with_account
-from app.ledger.second import ledgers_of, part_of_cap
 from core.contracts.versions import require_match
 from core.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from core.ids import new_id, now
@@ -182,7 +181,6 @@ def _write(session: Session, account: Account, name: str, epsilon: float) -> Sub
     taken = max(found.train_spent + found.train_held, found.holdout_spent + found.holdout_held)
     if taken > units:
         least = accounts.filter_for(account.filter, account.order).epsilon(taken, account.cap_delta)
-        least /= account.share or 1.0
         raise Conflict(
             "budget-too-low",
             f"what is spent and held of this budget needs about ε = {least:.6g}: ask for at least that",
@@ -208,14 +206,7 @@ def join_key(session: Session, found: SubAccount, key_id: str) -> None:
 
 def shown(session: Session, row: Dataset, account: Account, found: SubAccount, *, all_keys: bool) -> BudgetView:
     """Shows a sub-account, with its keys if the caller may see them."""
-    keys = _keys(session, found) if all_keys else None
-    ids = ledgers_of(session, account.dataset_id)[1:]
-    others = [
-        (accounts.account_of(session, each), beside)
-        for each in ids
-        if (beside := session.get(SubAccount, (each, found.name), populate_existing=True)) is not None
-    ]
-    return BudgetView.of(row, [(account, found), *others], keys)
+    return BudgetView.of(row, account, found, _keys(session, found) if all_keys else None)
 
 
 def _keys(session: Session, found: SubAccount) -> list[str]:
@@ -231,9 +222,9 @@ def units_of(account: Account, epsilon: float) -> int:
     """
     of = accounts.filter_for(account.filter, account.order)
     try:
-        return of.budget(part_of_cap(account, epsilon), account.cap_delta)
+        return of.budget(epsilon, account.cap_delta)
     except InvalidRequest:
-        least = of.epsilon(1, account.cap_delta) / (account.share or 1.0)
+        least = of.epsilon(1, account.cap_delta)
         raise InvalidRequest.at(
             "/epsilon",
             f"this data set's filter has units only above ε = {least:.4g} at δ = {account.cap_delta:g}: ask for more",
@@ -243,10 +234,7 @@ def units_of(account: Account, epsilon: float) -> int:
 def check_within_cap(account: Account, epsilon: float) -> None:
     """Raises InvalidRequest if a budget has no units, or more than the account."""
     if units_of(account, epsilon) > account.train_budget:
-        raise InvalidRequest.at(
-            "/epsilon",
-            f"the data set's cap is ε = {account.cap_epsilon / (account.share or 1.0):g}: ask for at most that",
-        )
+        raise InvalidRequest.at("/epsilon", f"the data set's cap is ε = {account.cap_epsilon:g}: ask for at most that")
 
 
 def _share(session: Session, account: Account, found: SubAccount, keys: list[str]) -> None:

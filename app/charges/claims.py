@@ -8,19 +8,21 @@ from app.charges.schemas import ChargeRequest
 from app.datasets.repository import has_blocks
 from app.db.models import Account, Dataset
 from app.ledger import blocks
-from app.ledger.accounts import account_of
 from app.ledger.repository import is_charged_by_others, unit_of
-from app.ledger.second import ledgers_of, records_of
+from app.ledger.second import paying, records_of
 from app.pricing.service import PricingService
 from core.contracts.blocks import ALL
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
-from core.privacy.claims import Claim, ClaimRequest, GaussianClaim, GdpClaim
+from core.privacy.claims import UNBOUNDED_BY_MU, Claim, ClaimRequest
+from core.privacy.filters import Filter
 from core.privacy.plans import FilterChoice
 
 
-def amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account) -> tuple[int, int]:
-    """What the claim costs on (train, holdout), in the filter's units."""
+def amounts(
+    pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account, under: Filter
+) -> tuple[int, int]:
+    """What the claim costs on (train, holdout), in a filter's units: the account's, or the one that it moves to."""
     unit = unit_of(dataset)
     if asked.relation != "add_or_remove_one":
         raise InvalidRequest.at(
@@ -36,17 +38,18 @@ def amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, acc
         )
     if asked.account == "holdout" and account.holdout_budget == 0:
         raise InvalidRequest.at("/account", "this data set has no private hold-out: use `train` or `both`")
-    choice = FilterChoice(kind=account.filter, order=account.order)
+    choice = FilterChoice(kind=under.kind, order=under.order)
     units = pricing.price_claim(ClaimRequest(claim=asked.mechanism, filter=choice))
     on_holdout = asked.account != "train" and account.holdout_budget > 0
     return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
 
 
-def payer_of(session: Session, dataset_id: str, claim: Claim) -> Account:
-    """The account that pays for a claim on a data set: where its cap is divided, what is exact under `gdp` is paid from
-    that part, and all else from the `rdp` part."""
-    ledgers = ledgers_of(session, dataset_id)
-    return account_of(session, ledgers[0 if isinstance(claim, GaussianClaim | GdpClaim) else -1])
+def payer_of(session: Session, dataset: Dataset, claim: Claim) -> tuple[Account, bool]:
+    """The account that pays for a claim on a data set, and True if the ledger must move first: no theorem bounds the
+    claim under `gdp`."""
+    account = paying(session, dataset.id)
+    plan = DatasetSpec.model_validate(dataset.spec).privacy.plan
+    return account, account.filter == "gdp" and plan == "mixed" and isinstance(claim, UNBOUNDED_BY_MU)
 
 
 def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:
@@ -56,9 +59,7 @@ def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[
     Raises:
         InvalidRequest: it names a block twice, or one that is not open.
     """
-    kind = payer_of(session, records_of(session, members[0]).id, asked.mechanism).filter
-    pays = [each for each in members if account_of(session, each).filter == kind]
-    still = blocks.open_ones(session, pays)
+    still = blocks.open_ones(session, members)
     if asked.blocks == ALL:
         return still
     there = {blocks.label_of(records_of(session, each)): each for each in still}

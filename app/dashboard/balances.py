@@ -11,10 +11,10 @@ from app.admission.lookup import blocks_of, remaining
 from app.dashboard.numbers import percent
 from app.db.models import Dataset
 from app.keys.service import Caller
-from app.ledger.accounts import account_of, filter_for
+from app.ledger.accounts import filter_for
 from app.ledger.schemas import AccountView, LedgerView
 from app.ledger.second import ledgers_of
-from core.privacy.prices import Charge
+from core.privacy.prices import Charge, Units
 
 if TYPE_CHECKING:
     pass
@@ -42,13 +42,8 @@ def budgets(figures: LedgerView | None) -> list[Budget]:
     """The training part's account, and the hold-out's if there is a private hold-out. None on public data."""
     if figures is None:
         return []
-    parts = [(f", {each.filter}", each.accounts, each.cap.delta) for each in figures.parts or ()]
-    return [
-        _budget(f"{name}{which}", view, delta)
-        for which, accounts, delta in parts or [("", figures.accounts, figures.cap.delta)]
-        for name, view in (("train", accounts.train), ("holdout", accounts.holdout))
-        if view is not None
-    ]
+    accounts = {"train": figures.accounts.train, "holdout": figures.accounts.holdout}
+    return [_budget(name, view, figures.cap.delta) for name, view in accounts.items() if view is not None]
 
 
 def _budget(name: str, view: AccountView, delta: float) -> Budget:
@@ -89,9 +84,10 @@ def shares_of(figures: LedgerView | None, charge: Charge) -> list[Share]:
     """A charge in shares of the accounts that it is on; empty on public data."""
     if figures is None or charge.unit is None:
         return []
-    paying = [each.accounts for each in figures.parts or () if each.accounts.train.unit == charge.unit]
-    of = paying[0] if paying else figures.accounts
-    accounts = (("train", charge.train, of.train), ("holdout", charge.holdout, of.holdout))
+    accounts = (
+        ("train", charge.train, figures.accounts.train),
+        ("holdout", charge.holdout, figures.accounts.holdout),
+    )
     return [
         Share(name, percent(units, view.budget), percent(view.spent + view.held, view.budget))
         for name, units, view in accounts
@@ -99,22 +95,11 @@ def shares_of(figures: LedgerView | None, charge: Charge) -> list[Share]:
     ]
 
 
-def _payer(session: Session, dataset: Dataset, charge: Charge | None) -> str:
-    """The ledger of a data set that has a charge's unit."""
-    if charge is not None and charge.unit is not None:
-        for each in ledgers_of(session, dataset.id)[1:]:
-            account = account_of(session, each)
-            if filter_for(account.filter, account.order).unit == charge.unit:
-                return each
-    return dataset.id
-
-
-def room_for(session: Session, caller: Caller, dataset: Dataset, charge: Charge | None) -> int | None:
+def room_for(session: Session, caller: Caller, dataset: Dataset, charge: Units | None) -> int | None:
     """How many jobs of this charge fit what is left to the caller, on the open block where most fit: a job leaves out
     blocks that cannot pay. None where nothing is charged."""
-    paying = _payer(session, dataset, charge)
-    blocks = blocks_of(session, dataset, caller.id, on_second=paying != dataset.id)
-    left = remaining(session, [paying], caller.id) if blocks is None else None
+    blocks = blocks_of(session, dataset, caller.id)
+    left = remaining(session, ledgers_of(session, dataset.id)[-1:], caller.id) if blocks is None else None
     lefts = [left] if blocks is None else [each.left for each in blocks]
     if charge is None:
         return None

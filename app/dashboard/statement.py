@@ -84,18 +84,12 @@ class Ledger:
             return alpha
         if self.account.filter == "gdp":
             return NORMAL.cdf(NORMAL.inv_cdf(alpha) + math.sqrt(self.spent * 1e-12))
-        return found_within(self.epsilon_spent, self.account.cap_delta, alpha)
+        epsilon, delta = self.epsilon_spent, self.account.cap_delta
+        return min(1.0, math.exp(epsilon) * alpha + delta, 1.0 - math.exp(-epsilon) * (1.0 - delta - alpha))
 
     def _epsilon(self, amount: int) -> float:
         account = self.account
         return filter_for(account.filter, account.order).epsilon(amount, account.cap_delta) if amount else 0.0
-
-
-def found_within(epsilon: float, delta: float, alpha: float) -> float:
-    """What (ε, δ) alone bounds of an attacker who may accuse a share `alpha` wrongly; nothing spent finds nobody."""
-    if epsilon == 0.0:
-        return alpha
-    return min(1.0, math.exp(epsilon) * alpha + delta, 1.0 - math.exp(-epsilon) * (1.0 - delta - alpha))
 
 
 @dataclass(frozen=True)
@@ -116,51 +110,23 @@ class Statement:
     last: datetime
 
     @property
-    def parts(self) -> list[list[Ledger]]:
-        """The ledgers by filter: of one, or of both parts of a cap."""
-        kinds = dict.fromkeys(each.account.filter for each in self.ledgers)
-        return [[each for each in self.ledgers if each.account.filter == kind] for kind in kinds]
+    def worst(self) -> Ledger:
+        """The ledger that spent most."""
+        return max(self.ledgers, key=lambda each: each.epsilon_spent)
 
     @property
-    def worst(self) -> list[Ledger]:
-        """The ledger that spent most, of each part: what they spent adds up."""
-        return [max(part, key=lambda each: each.spent) for part in self.parts]
-
-    @property
-    def leads(self) -> list[Ledger]:
-        """The first open ledger of each part, whose cap holds for all open ones."""
-        return [next((each for each in part if not each.is_closed), part[0]) for part in self.parts]
-
-    @property
-    def epsilon_spent(self) -> float:
-        return math.fsum(each.epsilon_spent for each in self.worst)
-
-    @property
-    def epsilon_taken(self) -> float:
-        return math.fsum(max(each.epsilon_taken for each in part) for part in self.parts)
-
-    @property
-    def cap(self) -> tuple[float, float]:
-        """(ε, δ)"""
-        caps = [each.account for each in self.leads]
-        return math.fsum(each.cap_epsilon for each in caps), math.fsum(each.cap_delta for each in caps)
+    def lead(self) -> Ledger:
+        """The first open ledger, whose cap holds for all open ones."""
+        return next((each for each in self.ledgers if not each.is_closed), self.ledgers[0])
 
     @property
     def largest_cap(self) -> float:
-        return math.fsum(max(each.account.largest_cap_epsilon for each in part) for part in self.parts)
-
-    @property
-    def grown(self) -> bool:
-        """True if there are blocks: more ledgers than parts."""
-        return len(self.ledgers) > len(self.parts)
+        return max(each.account.largest_cap_epsilon for each in self.ledgers)
 
     @property
     def attacks(self) -> list[tuple[float, float]]:
         """By the share of wrong accusations, the largest share of members that an attacker finds."""
-        if len(self.parts) == 1:
-            return [(alpha, self.worst[0].found_by_attack(alpha)) for alpha in ALPHAS]
-        epsilon, delta = self.epsilon_spent, self.cap[1]
-        return [(alpha, found_within(epsilon, delta, alpha)) for alpha in ALPHAS]
+        return [(alpha, self.worst.found_by_attack(alpha)) for alpha in ALPHAS]
 
 
 @router.get("/statement")

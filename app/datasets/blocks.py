@@ -27,7 +27,7 @@ from app.db.models import Account, Dataset, DatasetReading
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, blocks, repository
-from app.ledger.second import ledgers_of
+from app.ledger.second import ledgers_of, paying
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 from app.storage.seals import Seals
@@ -302,7 +302,7 @@ def check_grows(session: Session, row: Dataset) -> None:
         )
     if row.retired_at is not None:
         raise Conflict("wrong-state", "this data set was retired: register a new one")
-    account = accounts.account_of(session, row.id)
+    account = paying(session, row.id)
     if account.joined_into not in (None, accounts.RETIRED):
         raise Conflict("wrong-state", accounts.closed_because(account))
     if session.scalar(select(Account.dataset_id).where(Account.joined_into == row.id).limit(1)) is not None:

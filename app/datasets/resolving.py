@@ -41,13 +41,10 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     if privacy.cap is None or privacy.records is None:
         return plain
     epsilon, delta = privacy.cap.epsilon, privacy.cap.delta or default_delta(privacy.records)
-    parts = filters.divided(privacy.plan, epsilon, delta)
-    ordered = (epsilon, delta) if parts is None else parts.rdp
-    order = _order(privacy, *ordered, split_sizes(spec, privacy.records)[0], pricing)
-    # Refused now rather than after the parsing.
-    accounts.filter_for(privacy.filter, order).budget(*((epsilon, delta) if parts is None else parts.gdp))
-    if parts is not None:
-        accounts.filter_for("rdp", order).budget(*parts.rdp)
+    of_each = filters.delta_of_each(privacy.plan, delta)
+    order = _order(privacy, epsilon, of_each, split_sizes(spec, privacy.records)[0], pricing)
+    for name in {privacy.filter, *(["rdp"] if order is not None else [])}:
+        accounts.filter_for(name, order).budget(epsilon, of_each)  # refused now rather than after the parsing
     changes = {"cap": privacy.cap.model_copy(update={"delta": delta}), "order": order, "typical_job": None}
     return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
 

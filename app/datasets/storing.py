@@ -19,7 +19,7 @@ from app.datasets.for_owner import ForOwner
 from app.datasets.parsed import Content
 from app.datasets.resolving import check_name, shape_of
 from app.db.models import Account, Dataset, DatasetContent
-from app.ledger import second
+from app.ledger.second import open_first
 from app.ledger.transparency.heads import Heads
 from app.secrets import secret_id
 from app.settings import Settings
@@ -128,7 +128,7 @@ def _insert(
     own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": new.owner_key, "key_id": secret_id(chain[0])}
     contents = [DatasetContent(**own, **dict(each)) for each in parsed.contents if not each.is_earlier]
     repository.add(session, dataset, contents)
-    return dataset, second.open_ledgers(session, dataset, new.spec)
+    return dataset, open_first(session, dataset, new.spec)
 
 
 def delta_warnings(spec: DatasetSpec) -> list[str]:

@@ -76,8 +76,8 @@ class Opening:
 
     Attributes:
         has_holdout: a private hold-out exists; without one its budget is 0.
-        actor: the id of the key that registers the data set.
-        part_of: the cap that is divided between this ledger and another one (app.ledger.second).
+        actor: the id of the key that registers the data set, or moves its ledger.
+        whole_delta: the δ of the data set's cap, where another filter has a part of it (app.ledger.second).
     """
 
     privacy_filter: Filter
@@ -85,7 +85,7 @@ class Opening:
     cap_delta: float
     has_holdout: bool
     actor: str
-    part_of: memos.PartOf | None = None
+    whole_delta: float | None = None
 
     @property
     def memo(self) -> memos.Opened:
@@ -97,7 +97,7 @@ class Opening:
             unit=of.unit,
             cap_epsilon=self.cap_epsilon,
             cap_delta=self.cap_delta,
-            part_of=self.part_of,
+            whole_delta=self.whole_delta,
         )
 
 
@@ -130,7 +130,7 @@ def open_on(session: Session, dataset_id: str, terms: Opening) -> Account:
         cap_epsilon=terms.cap_epsilon,
         largest_cap_epsilon=terms.cap_epsilon,
         cap_delta=terms.cap_delta,
-        share=None if terms.part_of is None else terms.part_of.share,
+        whole_delta=terms.whole_delta,
         train_budget=budget,
         train_spent=0,
         train_held=0,
@@ -418,7 +418,7 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
         if account is None:
             account = account_of(session, dataset_id)
             taken = max(account.train_spent + account.train_held, account.holdout_spent + account.holdout_held)
-            least = of.epsilon(taken, account.cap_delta) / (account.share or 1.0)
+            least = of.epsilon(taken, account.cap_delta)
             raise Conflict(
                 "cap-too-low",
                 f"the spent and held budget needs a cap of about ε = {least:.6g}: ask for at least that",
@@ -568,8 +568,7 @@ def _refusal(account: SimpleNamespace, own: SubAccount | None, train: int, holdo
     binds = "train" if train > remaining["train"] else "holdout"
     unit = filter_for(account.filter, account.filter_order).unit
     inside = own.name if own is not None and remaining[binds] < free[binds] else None
-    name = f"{binds} account" if account.share is None else f"{binds} account of the filter `{account.filter}`"
-    whose = f"the {name}" if inside is None else f"the budget {inside!r} on the {name}"
+    whose = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
     budget = {"train": account.train_budget, "holdout": account.holdout_budget}[binds]
     message = f"it needs {_share(requested[binds], budget, math.ceil)} of {whose}, and "
     message += f"{_share(remaining[binds], budget, math.floor)} is left"

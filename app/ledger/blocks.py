@@ -165,7 +165,7 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
 
 
 def family_of(session: Session, dataset_id: str) -> list[str]:
-    """The ids of the ledgers of a data set and of the blocks that were appended to it, second ones too, in their
+    """The ids of the ledgers of a data set and of the blocks that were appended to it, moved ones too, in their
     order."""
     found = select(Dataset.id).where(or_(Dataset.id == dataset_id, Dataset.parent_id == dataset_id))
     return list(session.scalars(found.order_by(Dataset.id)))
@@ -194,8 +194,8 @@ def open_ones(session: Session, members: Iterable[str]) -> list[str]:
 def lead(session: Session, dataset_id: str) -> Account:
     """The account whose cap and budgets are the data set's: its own while that is open, else an open block's, the
     smallest id. If none is open, the one with the smallest cap: a closed block's may have been lowered since."""
-    appended = select(Dataset.id).where(Dataset.parent_id == dataset_id, Dataset.pays_for.is_(None))
-    candidates = [dataset_id, *session.scalars(appended.order_by(Dataset.id))]
+    members = family_of(session, dataset_id)
+    candidates = [dataset_id, *(each for each in members if each != dataset_id)]
     found = [accounts.account_of(session, each) for each in candidates]
     lowest = min(found, key=lambda each: each.cap_epsilon)
     return next((each for each in found if each.joined_into is None), lowest)

@@ -52,7 +52,7 @@ from app.ledger.certified import (
 )
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
-from app.ledger.second import records_of, whole_cap
+from app.ledger.second import records_of
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import attestations, checkpoints, notes, signatures
 from core.contracts.base import WITHIN_A_JOB, AccountantName
@@ -216,7 +216,7 @@ def _body(
         issued_at=rfc3339(whole_second()),
         threat_model=meaning.threat_model(ran.unit),
         assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),
-        composition=meaning.composition(account.filter, settled.dataset_id, blocks, whole_cap(session, account)),
+        composition=meaning.composition(account.filter, settled.dataset_id, blocks),
         profile=loss,
         environment=meaning.environment(reports),
     )

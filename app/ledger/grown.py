@@ -7,21 +7,14 @@ is what is left on one block: the accounts and `epsilon_remaining` are that bloc
 
 from __future__ import annotations
 
-import math
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset
 from app.ledger import blocks
-from app.ledger.schemas import BlockBalance, CapPart, LedgerView
+from app.ledger.schemas import BlockBalance, LedgerView
 from core.contracts.base import Epsilon
 
-PAYS = {  # by filter, where a cap is divided
-    "gdp": "full-batch jobs, statistics, synthetic rows; `gaussian` and `gdp` charges",
-    "rdp": "jobs that sample their batches; all other charges",
-}
-SUMS = ("cap", "largest_cap", "epsilon_spent", "epsilon_spent_and_held", "epsilon_filter")
 SPENT = ("epsilon_spent", "epsilon_spent_and_held", "epsilon_filter")  # the worst block's are the data set's
 
 
@@ -55,53 +48,8 @@ def with_blocks(first: Dataset, own: LedgerView, others: list[tuple[Dataset, Led
     )
 
 
-def with_ledgers(members: list[tuple[Dataset, LedgerView]]) -> LedgerView:
-    """A data set's ledger from those of its blocks and of the parts of its cap, its own first.
-
-    Of each part the worst block counts, and the parts add up (decision 53): also for people in several blocks, who lose
-    at most what the worst block paid in either currency.
-    """
-    kinds = dict.fromkeys(view.accounts.train.filter for _, view in members)
-    parts = []
-    for kind in kinds:
-        (first, own), *others = (each for each in members if each[1].accounts.train.filter == kind)
-        parts.append((first, kind, with_blocks(first, own, others) if others else own))
-    if len(parts) == 1:
-        return parts[0][2]
-    views = [view for _, _, view in parts]
-    blocks_there = [block for view in views for block in view.blocks or ()]
-    return views[0].model_copy(
-        update={name: _sum([getattr(view, name) for view in views]) for name in SUMS}
-        | {
-            "closed": all(view.closed for view in views),
-            "comparison": None,
-            "blocks": blocks_there or None,
-            "parts": [
-                CapPart(
-                    label=blocks.label_of(ledger),
-                    ledger=ledger.id,
-                    filter=kind,
-                    pays_for=PAYS[kind],
-                    cap=view.cap,
-                    epsilon_spent=view.epsilon_spent,
-                    epsilon_spent_and_held=view.epsilon_spent_and_held,
-                    epsilon_remaining=view.epsilon_remaining,
-                    accounts=view.accounts,
-                )
-                for ledger, kind, view in parts
-            ],
-        }
-    )
-
-
-def _sum(found: list[Epsilon]) -> Epsilon:
-    """Basic composition: ε's and δ's add up. The last part's accountant bounds the sum."""
-    value, delta = math.fsum(each.value for each in found), math.fsum(each.delta for each in found)
-    return found[-1].model_copy(update={"value": value, "delta": delta})
-
-
 def appended(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]:
-    """The blocks that were appended to a data set, in the order of their arrival, and second ledgers."""
+    """The blocks that were appended to a data set, in the order of their arrival."""
     rows = select(Dataset, Account).join(Account).where(Dataset.parent_id == dataset_id)
     return [(block, account) for block, account in session.execute(rows.order_by(Dataset.created_at, Dataset.id))]
 

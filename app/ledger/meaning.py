@@ -101,32 +101,20 @@ def assumptions(unit: str, records_per_unit: int, public_side: str | None) -> tu
     return tuple(lines)
 
 
-def composition(
-    filter_kind: str, ledger: str, blocks: Sequence[str] = (), whole: tuple[float, float] | None = None
-) -> tuple[str, ...]:
+def composition(filter_kind: str, ledger: str, blocks: Sequence[str] = ()) -> tuple[str, ...]:
     """Says what holds for all jobs together: on the ledgers that this one paid on, whatever was appended since.
 
     Args:
         ledger: the id of the one ledger.
-        blocks: the labels of the ledgers of blocks, or of a part of the cap, that the job paid on.
-        whole: (ε, δ) of the cap of which this ledger has a part.
+        blocks: the labels of the blocks that the job names; each has a ledger.
     """
     subject = f"all jobs on the ledger {ledger}"
     if blocks:
         subject = f"for each of the blocks {', '.join(blocks)}: all jobs on its ledger"
     name = {"rdp": "a Rényi filter", "gdp": "a Gaussian-DP filter"}[filter_kind]
-    divided = (
-        ()
-        if whole is None
-        else (
-            f"its cap is a part of the data set's: with all that was paid from the other part, ε ≤ {whole[0]:.6g} at "
-            f"δ = {whole[1]:g}",
-        )
-    )
     return (
         f"{subject} together stay within its cap ({name}), also if each is chosen after the results of "
         "others, and if analysts collude",
-        *divided,
         "the data set's owner may raise the cap: its ledger has the largest one",
     )
 

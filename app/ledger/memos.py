@@ -93,25 +93,16 @@ class Nothing(Document):
     """Nothing but the balances."""
 
 
-class PartOf(Document):
-    """The cap that a ledger has a part of, its share of ε, and the data set or block whose records it is of: another
-    ledger of these has the rest."""
-
-    epsilon: float
-    delta: float
-    share: float
-    records_of: str
-
-
 class Opened(Document):
-    """The terms of a ledger. `unit` names the filter's unit."""
+    """The terms of a ledger. `unit` names the filter's unit. `whole_delta`: the δ of the data set's cap, of which each
+    of two filters has a part."""
 
     filter: str
     order: float | None
     unit: str
     cap_epsilon: float
     cap_delta: float
-    part_of: PartOf | None = Field(default=None, exclude_if=is_none)
+    whole_delta: float | None = Field(default=None, exclude_if=is_none)
 
 
 class CapSet(Document):

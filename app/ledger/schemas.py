@@ -82,22 +82,6 @@ class BlockBalance(BaseModel):
     closed: bool
 
 
-class CapPart(BaseModel):
-    """One filter's part of a divided cap: the sums of both parts are the data set's figures. `ledger` is the id under
-    which its entries and verification are, `label` its name in a statement; `pays_for` says in words who pays from it.
-    """
-
-    label: Annotated[str, leaves.ENTRIES]
-    ledger: Annotated[str, leaves.ENTRIES]
-    filter: Annotated[str, leaves.DECLARED_CAPS]
-    pays_for: Annotated[str, leaves.SHARES]
-    cap: Annotated[Epsilon, leaves.DECLARED_CAPS]
-    epsilon_spent: Annotated[Epsilon, leaves.SPENDING]
-    epsilon_spent_and_held: Annotated[Epsilon, leaves.SPENDING]
-    epsilon_remaining: Annotated[Epsilon, leaves.SPENDING]
-    accounts: Annotated[AccountsView, leaves.DECLARED_CAPS]
-
-
 class LedgerView(BaseModel):
     """A data set's ledger: what is enforced, with other accountants' figures beside it.
 
@@ -116,9 +100,6 @@ class LedgerView(BaseModel):
     `blocks`: those of a data set that has grown, each with a budget of its own; else null. The spent ε's are then the
     worst block's, `accounts` and `epsilon_remaining` those of `remaining_block`, the open block with the most left (a
     job leaves out blocks that are closed or cannot pay), and `entries` and `head` those of the first block.
-
-    `parts`: of a cap that a plan divides between two filters; else null. The cap and the spent ε's are then sums over
-    both, at the sum of their δ's; `accounts`, `epsilon_remaining`, `entries` and `head` are the first part's.
     """
 
     cap: Annotated[Epsilon, leaves.DECLARED_CAPS]
@@ -136,7 +117,6 @@ class LedgerView(BaseModel):
     collusion: Annotated[str, leaves.SHARES] = COLLUSION
     blocks: Annotated[list[BlockBalance] | None, leaves.BLOCKS] = None
     remaining_block: Annotated[str | None, leaves.SPENDING] = None
-    parts: Annotated[list[CapPart] | None, leaves.SPENDING] = None
 
 
 class EntryView(BaseModel):

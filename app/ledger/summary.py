@@ -17,7 +17,7 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.ledger.accounts import filter_for
 from app.ledger.entries import cap_version
-from app.ledger.grown import appended, with_ledgers
+from app.ledger.grown import appended, with_blocks
 from app.ledger.repository import (
     Charged,
     Posted,
@@ -109,21 +109,9 @@ def overview(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView:
     """
     with db.read() as session:
         dataset, account = dataset_with_account(session, dataset_id)
-        grown = appended(session, dataset_id)
-        if _has_blocks(grown):
+        if grown := appended(session, dataset_id):
             return _with_blocks(session, dataset, account, grown)
-    return _of_ledgers(db, pricing, [(dataset, account), *grown], compares=not grown)
-
-
-def _has_blocks(grown: list[tuple[Dataset, Account]]) -> bool:
-    return any(row.pays_for is None for row, _ in grown)
-
-
-def _of_ledgers(
-    db: Database, pricing: Comparer, members: list[tuple[Dataset, Account]], *, compares: bool
-) -> LedgerView:
-    """The figures of a data set without further blocks, and of both parts of its cap if that is divided."""
-    return with_ledgers([(row, _of_jobs(db, pricing, row, account, compares=compares)) for row, account in members])
+    return _of_jobs(db, pricing, dataset, account, compares=True)
 
 
 def _of_jobs(db: Database, pricing: Comparer, dataset: Dataset, account: Account, *, compares: bool) -> LedgerView:
@@ -166,13 +154,12 @@ def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | No
         dataset, account = session.get_one(Dataset, dataset_id), session.get(Account, dataset_id)
         if account is None:
             return None
-        grown = appended(session, dataset_id)
-        if _has_blocks(grown):
+        if grown := appended(session, dataset_id):
             return _with_blocks(session, dataset, account, grown)
     # Under `gdp` the filter's own figure is exact: no sum is smaller.
-    if account.filter == "gdp" and not grown:
+    if account.filter == "gdp":
         return view(dataset, account)
-    return _of_ledgers(db, pricing, [(dataset, account), *grown], compares=False)
+    return _of_jobs(db, pricing, dataset, account, compares=False)
 
 
 def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
@@ -184,7 +171,8 @@ def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
 def _with_blocks(
     session: Session, dataset: Dataset, account: Account, grown: list[tuple[Dataset, Account]]
 ) -> LedgerView:
-    return with_ledgers([(each, brief_of_one(session, each, of)) for each, of in [(dataset, account), *grown]])
+    others = [(each, brief_of_one(session, each, of)) for each, of in grown]
+    return with_blocks(dataset, brief_of_one(session, dataset, account), others)
 
 
 def brief_of_one(session: Session, dataset: Dataset, account: Account) -> LedgerView:
@@ -219,8 +207,8 @@ def view(
     spent = {name: each.spent for name, each in accounts.items()}
     taken = {name: each.spent + each.held for name, each in accounts.items()}
     return LedgerView(
-        cap=_epsilon(dataset, account, account.cap_epsilon, account.filter),
-        largest_cap=_epsilon(dataset, account, account.largest_cap_epsilon, account.filter),
+        cap=_cap(dataset, account, account.cap_epsilon),
+        largest_cap=_cap(dataset, account, account.largest_cap_epsilon),
         accounts=AccountsView(train=accounts["train"], holdout=accounts.get("holdout")),
         epsilon_spent=least(spent, None if summed is None else summed.spent),
         epsilon_spent_and_held=least(taken, None if summed is None else summed.taken),
@@ -363,6 +351,12 @@ def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMech
     # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
     enough = -(-queries(training.steps) * (spent - 1) // held) if spent < held else queries(training.steps)
     return upto(bisect_left(range(1, training.steps + 1), enough, hi=training.steps - 1, key=queries) + 1)
+
+
+def _cap(dataset: Dataset, account: Account, value: float) -> Epsilon:
+    """A guarantee about all that will ever be released: at the δ of all filters of the data set's plan."""
+    found = _epsilon(dataset, account, value, account.filter)
+    return found.model_copy(update={"delta": account.whole_delta or account.cap_delta})
 
 
 def _epsilon(dataset: Dataset, account: Account, value: float, accountant: str) -> Epsilon:

@@ -22,7 +22,7 @@ from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
-from app.ledger.second import ledgers_of
+from app.ledger.second import ledgers_of, paying
 from app.ledger.transparency.heads import Heads
 from app.retention.service import mark_deleted, remove_content
 from app.settings import Settings
@@ -43,8 +43,7 @@ def retire(db: Database, settings: Settings, caller: Caller, dataset: str) -> st
     heads = Heads.of(settings)
     with db.read() as session:
         dataset_id = grants.require(session, caller, dataset, "own").id
-        ledgers = ledgers_of(session, dataset_id)
-    recorded = {each: behind.read_recorded(heads, each) for each in ledgers}
+    recorded = behind.read_recorded(heads, dataset_id)
     with db.write() as session:
         grants.require(session, caller, dataset_id, "own")
         # The whole lock: the name is a key, and an admission whose job refers to this row would deadlock with a
@@ -53,15 +52,12 @@ def retire(db: Database, settings: Settings, caller: Caller, dataset: str) -> st
         if row.retired_at is None:
             if has_blocks(session, dataset_id):
                 raise Conflict("wrong-state", "this data set has blocks: retire them one by one, `first` is its own")
-            for each in ledgers:
-                behind.require_current(session, recorded[each], each)
-                _close(session, each, caller.id)
+            behind.require_current(session, recorded, dataset_id)
+            _close(session, dataset_id, caller.id)
             mark_deleted(session, dataset_id)
-            for each in ledgers:
-                _rename(session.get_one(Dataset, each))
+            _rename(row)
             audit.record(session, "dataset.retired", dataset_id)
-    for each in ledgers:
-        behind.record_soon(db, heads, each)
+    behind.record_soon(db, heads, dataset_id)
     remove_content(db, settings, dataset_id)
     return dataset_id
 
@@ -90,13 +86,12 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
         for each in ledgers:
             behind.require_current(session, recorded[each], each)
             accounts.lock(session, each)
-            account = accounts.account_of(session, each)
-            if account.joined_into not in (None, accounts.RETIRED):
-                raise Conflict("wrong-state", accounts.closed_because(account))
-            if account.joined_into is None:
-                joining.close(session, account, accounts.RETIRED, caller.id, "retired by its owner")
-                if each == block_id:
-                    audit.record(session, "block.retired", block_id)
+        account = paying(session, block_id)
+        if account.joined_into not in (None, accounts.RETIRED):
+            raise Conflict("wrong-state", accounts.closed_because(account))
+        if account.joined_into is None:
+            joining.close(session, account, accounts.RETIRED, caller.id, "retired by its owner")
+            audit.record(session, "block.retired", block_id)
         is_over = False
         with suppress(Conflict):  # else a sweep deletes its content once its last job has ended
             is_over = mark_deleted(session, block_id)

@@ -105,8 +105,8 @@ def _sweep_artifacts(db: Database, before: datetime) -> None:
 def _sweep_retired(db: Database, settings: Settings) -> None:
     """Deletes the content of retired blocks whose last job has ended."""
     over = and_(Account.train_held == 0, Account.holdout_held == 0, Account.joined_into == RETIRED)
-    there = (Dataset.content_deleted_at.is_(None), Dataset.pays_for.is_(None))
-    retired = select(Dataset.id).join(Account).where(over, *there).limit(AT_ONCE)
+    content = func.coalesce(Dataset.pays_for, Dataset.id)
+    retired = select(content).join(Account).where(over, Dataset.content_deleted_at.is_(None)).limit(AT_ONCE)
     with db.read() as session:
         found = list(session.scalars(retired))
     for dataset_id in found:

@@ -12,10 +12,9 @@ from core.contracts.base import AccountantName
 
 FilterName = Literal["rdp", "gdp"]
 FILTERS: tuple[FilterName, ...] = get_args(FilterName)
-# What an owner expects of a data set. A plan's shares never change: a data set keeps its plan for ever.
+# Which jobs an owner expects of a data set, and so in which currency its ledger counts, and who may change that.
 Plan = Literal["models mostly", "mixed", "any mechanism"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
-SHARES: dict[Plan, float | None] = {"models mostly": 0.75, "mixed": 0.5, "any mechanism": None}  # of ε, for `gdp`
 
 
 @dataclass(frozen=True)
@@ -48,36 +47,19 @@ def rule_of(name: FilterName) -> FilterRule:
             assert_never(name)
 
 
-@dataclass(frozen=True)
-class Divided:
-    """A cap in two parts that add up to it exactly (decision 53): (ε, δ) of a `gdp` filter and of an `rdp` filter.
-
-    Attributes:
-        share: of ε, that `gdp` has.
-    """
-
-    share: float
-    gdp: tuple[float, float]
-    rdp: tuple[float, float]
-
-
 def filter_of_plan(plan: Plan) -> FilterName:
-    """The filter of a plan's first account: of its only one under "any mechanism"."""
+    """The filter that a data set of this plan begins with."""
     return "rdp" if plan == "any mechanism" else "gdp"
 
 
-def divided(plan: Plan | None, epsilon: float, delta: float) -> Divided | None:
-    """Divides a cap by a plan; None where one filter has all of it.
+def may_move(plan: Plan | None) -> bool:
+    """True if a data set of this plan begins under `gdp` and may move to `rdp` (decision 53)."""
+    return plan is not None and plan != "any mechanism"
 
-    >>> divided("models mostly", 4.0, 1e-5)
-    Divided(share=0.75, gdp=(3.0, 5e-06), rdp=(1.0, 5e-06))
-    """
-    share = None if plan is None else SHARES[plan]
-    if share is None:
-        return None
-    first = share * epsilon
-    # ε - first is exact in floats, as first is at least ε/2 (Sterbenz): the parts add up to the cap.
-    return Divided(share, (first, 0.5 * delta), (epsilon - first, 0.5 * delta))
+
+def delta_of_each(plan: Plan | None, delta: float) -> float:
+    """The δ of each filter of a plan: half of the cap's where there are two."""
+    return delta / 2.0 if may_move(plan) else delta
 
 
 def is_filter(name: str) -> TypeGuard[FilterName]:

@@ -225,9 +225,6 @@ class Ledger(behaviour.Ledger):
     `blocks`: those of a data set that has grown, each with a budget of its own; else null. The spent ε's are then the
     worst block's, `accounts` and `epsilon_remaining` those of `remaining_block`, the open block with the most left (a
     job leaves out blocks that are closed or cannot pay), and `entries` and `head` those of the first block.
-
-    `parts`: of a cap that a plan divides between two filters; else null. The cap and the spent ε's are then sums over
-    both, at the sum of their δ's; `accounts`, `epsilon_remaining`, `entries` and `head` are the first part's.
     """
 
     cap: Epsilon
@@ -245,7 +242,6 @@ class Ledger(behaviour.Ledger):
     collusion: str = "The cap holds even if all keys share what they learn."
     blocks: list[BlockBalance] | None = None
     remaining_block: str | None = None
-    parts: list[dict[str, Any]] | None = None
 
 
 class Reading(Resource):

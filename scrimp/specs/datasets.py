@@ -110,8 +110,9 @@ class DatasetPrivacy(Spec):
     Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
     studies, and `rdp` for networks and language models (docs/data.md has a table).
 
-    `plan` divides the cap between both filters by the jobs that are expected, in the place of `filter`: "models mostly"
-    gives three quarters of ε to `gdp` and one to `rdp`, "mixed" half to each, "any mechanism" all to `rdp`.
+    `plan`, in the place of `filter`, names the jobs that are expected. "any mechanism": `rdp`. "mixed": `gdp`, until
+    the first job or charge that it cannot count moves the ledger to `rdp`, with all that was spent, for good. "models
+    mostly": the same, but only once the owner declares "mixed". Each of the two filters has all of ε and half of δ.
 
     `slots`: at most this many units are registered. Choose them before counting the data.
     """
