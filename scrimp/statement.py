@@ -4,7 +4,8 @@
      "ledgers": [{"id", "label", "checkpoint": note, "entries": [every entry, as the API gave it]}]}
 
 The terms sign name, unit, all blocks with their first entries, governance and grants. Version 2 has no terms, version 1
-one ledger alone; both are read.
+one ledger alone; both are read. Version 4 is of a data set with two filters (decision 53): a reader of 3 would take the
+δ of one of them for that of the cap.
 
 A data set that has grown has one ledger for each block, retired ones included; another has one. `checked` recomputes
 chain, tree and balances from the entries and verifies the notes with the reader's key. `scrimp.statement_words` says
@@ -22,6 +23,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from scrimp.errors import ScrimpError
@@ -56,6 +58,9 @@ class Stated:
             what a restored backup had lost), and of open holds.
         within: by the id of a budget within the cap, what was paid from it: spent, by account.
         closed: nothing more is admitted.
+        moved_to: the ledger to which a closed one moved, with all that it had spent.
+        carried: by the id of a ledger that moved to this one, what was charged here for it.
+        whole_delta: the δ of the data set's cap, where another filter has a part of it.
     """
 
     id: str
@@ -76,6 +81,9 @@ class Stated:
     running: frozenset[str]
     within: dict[str, dict[str, int]]
     closed: bool
+    moved_to: str | None
+    carried: dict[str, dict[str, int]]
+    whole_delta: float | None
 
     @property
     def most_spent(self) -> int:
@@ -125,8 +133,8 @@ class Statement:
 
     @property
     def worst(self) -> Stated:
-        """The ledger that spent most."""
-        return max(self.ledgers, key=lambda each: each.most_spent)
+        """The ledger that spent most. One that moved was carried to another: that one spent as much."""
+        return max(self.ledgers, key=lambda each: each.epsilon(each.most_spent))
 
     @property
     def entries(self) -> int:
@@ -147,7 +155,7 @@ def checked(document: Json, public_key: bytes) -> Statement:
         dataset, key = document["dataset"], Key(LOG, ED25519, public_key)
         ledgers = [_stated_by(each, key) for each in _ledgers_of(document)]
         _check_together(str(dataset["id"]), ledgers)
-        terms = _terms_of(document, public_key) if document["version"] == 3 else None
+        terms = _terms_of(document, public_key) if document["version"] in (3, 4) else None
         return Statement(str(dataset["id"]), str(dataset["name"]), str(dataset["unit"]), tuple(ledgers), terms)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise error if isinstance(error, NotProven) else NotProven(f"this is not a statement: {error!r}") from None
@@ -156,7 +164,7 @@ def checked(document: Json, public_key: bytes) -> Statement:
 def _ledgers_of(document: Json) -> list[Json]:
     if document["version"] == 1:
         return [{"id": document["dataset"]["id"], "label": "first", **document}]
-    if document["version"] not in (2, 3):
+    if document["version"] not in (2, 3, 4):
         raise NotProven("this is a statement of an unknown version: read it with a newer scrimp")
     return list(document["ledgers"])
 
@@ -206,8 +214,30 @@ def _check_together(dataset: str, ledgers: list[Stated]) -> None:
         raise NotProven("the first ledger is not the data set's own")
     if len({each.id for each in ledgers}) < len(ledgers) or len({each.label for each in ledgers}) < len(ledgers):
         raise NotProven("a block is stated twice")
-    if len({(each.filter, each.order, each.cap_delta) for each in ledgers}) > 1:
+    by_id = {each.id: each for each in ledgers}
+    for each in ledgers:
+        if each.moved_to in by_id:
+            _check_moved(each, by_id[each.moved_to])
+    stay = [each for each in ledgers if each.moved_to not in by_id]
+    if len({(each.filter, each.order, each.cap_delta, each.whole_delta) for each in stay}) > 1:
         raise NotProven("the ledgers have different filters, orders or δ: they are not of one data set")
+    moved = [each for each in ledgers if each.moved_to in by_id]
+    if any((each.cap_delta + stay[0].cap_delta) * (1.0 - ROUNDING) > (each.whole_delta or 0.0) for each in moved):
+        raise NotProven("the δ's of two filters are more than the cap's: they are not of one data set")
+
+
+def _check_moved(first: Stated, second: Stated) -> None:
+    """Raises NotProven unless all that a `gdp` ledger spent and held was charged to the one that it moved to.
+
+    A Gaussian mechanism with μ has divergence α μ²/2 at order α.
+    """
+    if first.filter != "gdp" or second.filter != "rdp" or not first.closed:
+        raise NotProven("a ledger moved to another one between filters for which no bound is known")
+    charged = second.carried.get(first.id, dict.fromkeys(ACCOUNTS, 0))
+    for name in ACCOUNTS:
+        exact = Fraction(second.order or 0.0) * (first.spent[name] + first.held[name]) * Fraction(1, 2000)
+        if charged[name] < exact:
+            raise NotProven("less was carried to a ledger than the one before it had spent")
 
 
 class _Sums:
@@ -222,6 +252,7 @@ class _Sums:
         self.budget, self.spent, self.held = dict(zero), dict(zero), dict(zero)
         self.holds = dict[str, dict[str, int]]()  # what is left of each open one
         self.jobs, self.charges, self.caps, self.closed = set[str](), set[str](), list[float](), False
+        self.moved_to, self.carried = None, dict[str, dict[str, int]]()
         self.within, self.payers = dict[str, dict[str, int]](), dict[str, str]()
         self.place = 0
 
@@ -247,6 +278,7 @@ class _Sums:
                 self.budget = amounts
                 self.caps.append(float(memo["cap_epsilon"]))
                 self.closed = self.closed or "joined_into" in memo
+                self.moved_to = memo.get("joined_into", self.moved_to)
         stated = {
             name: {"budget": self.budget[name], "spent": self.spent[name], "held": self.held[name]} for name in ACCOUNTS
         }
@@ -267,6 +299,8 @@ class _Sums:
             self.holds[study] = {name: left[name] - amounts[name] for name in ACCOUNTS}
             self._require(min(self.holds[study].values()) >= 0, "draws more than is left of its study's hold")
         self._require(kind == "post" or not any(amounts.values()), "spends, although it gives its hold back")
+        if kind == "post" and "joined" in entry["memo"]:
+            self.carried[str(entry["memo"]["joined"])] = amounts
         if kind == "post":
             (self.jobs if str(entry["job_id"]).startswith("job_") else self.charges).add(study or entry["job_id"])
         if (payer := self.payers.get(study or entry["job_id"])) is not None:
@@ -302,6 +336,9 @@ def _summed(ledger: str, label: str, entries: list[dict[str, Any]]) -> Stated:
         running=frozenset(sums.holds),
         within=sums.within,
         closed=sums.closed,
+        moved_to=sums.moved_to,
+        carried=sums.carried,
+        whole_delta=terms.get("whole_delta"),
     )
     for entry in entries:
         if entry["kind"] in ("open", "cap"):
@@ -362,5 +399,6 @@ def built(dataset: Json, ledgers: list[dict[str, Any]], terms: Json | None) -> d
         ledgers: of all its blocks, its own first.
         terms: the signed envelope; None of a service that signs none: the document then is one of version 2.
     """
-    signed = {"version": 2} if terms is None else {"version": 3, "terms": dict(terms)}
+    two = any("whole_delta" in each["entries"][0]["memo"] for each in ledgers)
+    signed = {"version": 2} if terms is None else {"version": 4 if two else 3, "terms": dict(terms)}
     return signed | {"dataset": dict(dataset), "ledgers": ledgers}

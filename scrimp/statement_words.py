@@ -112,7 +112,7 @@ def _guarantee(found: Statement) -> list[str]:
     still = [each for each in found.ledgers if not each.closed]
     now = (still or found.ledgers)[0]
     largest = max(each.largest_cap_epsilon for each in found.ledgers)
-    cap = f"ε ≤ {_up(now.cap_epsilon)} at δ = {now.cap_delta:g}"
+    cap = f"ε ≤ {_up(now.cap_epsilon)} at δ = {now.whole_delta or now.cap_delta:g}"
     if largest > now.cap_epsilon:
         cap += f" (once {_up(largest)}: if a change depended on results, that is the guarantee)"
     order = f" at order {now.order:g}" if now.order is not None else ""
@@ -122,8 +122,16 @@ def _guarantee(found: Statement) -> list[str]:
         "for what will be released too, under this cap, as long as it is not raised",
         "all jobs count: each may be chosen by the results of those before",
         "collusion is allowed for: it holds even if all keys and analysts share everything that they learn",
+        *([] if now.whole_delta is None else [_two_filters(now)]),
         *([] if still else ["the ledger is closed: nothing more is admitted"]),
     ]
+
+
+def _two_filters(now: Stated) -> str:
+    rest = f"this filter has δ = {now.cap_delta:g} of it, and the rest is that of "
+    if now.filter == "gdp":
+        return rest + "a Rényi filter, to which the ledger may move with all that was spent"
+    return rest + "the exact ledger before it, from which all that was spent was carried"
 
 
 def _not_covered(found: Statement) -> list[str]:

@@ -17,6 +17,7 @@ from app.db.models import ApiKey, Dataset, Grant
 from app.db.trip import round_trip
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for, open_account
+from app.ledger.second import open_first
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
@@ -105,7 +106,9 @@ def add_dataset(
         session.flush()
         if shared:
             share(session, dataset_id)
-        if spec.privacy.cap is not None:
+        if spec.privacy.plan is not None:
+            open_first(session, session.get_one(Dataset, dataset_id), spec)
+        elif spec.privacy.cap is not None:
             open_account(
                 session,
                 dataset_id=dataset_id,

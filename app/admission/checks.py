@@ -261,6 +261,7 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
             f"this data set's ledger (filter `{facts.filter}`) admits full-batch jobs only: use "
             f'{{"kind": "full_batch"}}, or a data set whose owner chose the filter {others}, which admits '
             "Poisson-sampled jobs too; a filter never changes"
+            + ("" if facts.spec.privacy.plan is None else ", but the owner may declare the plan `mixed`")
         )
         raise InvalidRequest.at("/sampling", detail)
 

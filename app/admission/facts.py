@@ -27,6 +27,7 @@ class BlockFacts:
     """A block of a data set: its public sizes. What is left on its account depends on ledgers alone.
 
     Attributes:
+        id: of the ledger that pays.
         left: what the caller's key may still hold on it.
         slots: the places of its parts.
     """
@@ -46,6 +47,8 @@ class DatasetFacts:
     Attributes:
         blocks: those that a job reads, in the order of their ids; none for a data set that is its only block.
         stated_slots: the places of its parts; None: those that its registration admitted before there were slots.
+        pays_on: the id of the ledger that it moved to; None: its own pays. Filter, order and δ are the paying ledger's.
+        moves: they are those of the ledger that it will move to, before this job is admitted.
     """
 
     id: str
@@ -61,6 +64,8 @@ class DatasetFacts:
     declaration: int = 1  # the version of the declaration that all this comes from
     blocks: tuple[BlockFacts, ...] = ()
     stated_slots: Slots | None = None
+    pays_on: str | None = None
+    moves: bool = False
 
     @property
     def slots(self) -> Slots:
@@ -75,8 +80,8 @@ class DatasetFacts:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The ids of what a job reads and pays on."""
-        return tuple(each.id for each in self.blocks) or (self.id,)
+        """The ids of the ledgers that pay for what a job reads: of its blocks, or of the data set."""
+        return tuple(each.id for each in self.blocks) or (self.pays_on or self.id,)
 
     def seen_by(self, model: Model) -> DatasetFacts:
         """The same data set with the features that a model reads.

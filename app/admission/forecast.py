@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from app.admission import memory
-from app.admission.lookup import left_within, remaining
+from app.admission.lookup import left_for, left_within
 from app.admission.outlook import outlook_of
 from app.admission.outlook import warning as no_gain
 from app.admission.price import largest_that_fits, order_for, price
@@ -20,6 +20,7 @@ from app.admission.times import lack_of, seconds_per_step, start_of
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger.repository import dataset_with_account
+from app.ledger.second import budget_after, paying, second_filter
 from core.contracts.job_spec import JobSpec
 from core.errors import InvalidRequest, PrivacyError
 from core.privacy.prices import Charge, Units
@@ -60,7 +61,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
     facts, checked = priced.checked.facts, priced.checked
     is_study = priced.study is not None
     with db.read() as session:
-        left, inside = remaining(session, facts.reads, caller.id), left_within(session, facts.reads, caller.id)
+        left, inside = left_for(session, facts, caller.id), left_within(session, facts.reads, caller.id)
         pace = None if is_study or hypothetical else seconds_per_step(session, facts.id, checked.spec)
         start = None if is_study else start_of(session, request, facts.id)
     found = Quote.model_validate(priced.quote.model_dump(mode="json"))
@@ -122,14 +123,19 @@ def forecast(admission: Admission, caller: Caller, spec: JobSpec, dataset_id: st
         dataset, _ = grants.find(session, caller, dataset_id, "train")
         if dataset.id != resolved.facts.id:
             raise InvalidRequest.at("/dataset", "the job names another data set than the address: name the same one")
-        account = dataset_with_account(session, dataset.id)[1]
+        first = dataset_with_account(session, dataset.id)[0]
+        account = paying(session, first.id)
     priced = price(admission.pricing.of(caller.id), resolved)
     with db.read() as session:
-        left = remaining(session, priced.checked.facts.reads, caller.id)
+        left = left_for(session, priced.checked.facts, caller.id)
     fit = left.holds(priced.units) if left is not None else None
     if fit is None:
         raise PrivacyError("a job on private data has a cost")
-    budgets = ((priced.units.train, account.train_budget), (priced.units.holdout, account.holdout_budget))
+    whole = {name: getattr(account, f"{name}_budget") for name in ("train", "holdout")}
+    if priced.checked.facts.moves:
+        budget = budget_after(account, second_filter(first))
+        whole = {name: budget if there else 0 for name, there in whole.items()}
+    budgets = ((priced.units.train, whole["train"]), (priced.units.holdout, whole["holdout"]))
     share = max(each / budget for each, budget in budgets if budget > 0)
     fit = fit if is_allowed(resolved.access, priced.price.epsilon) else 0
     return Forecast(jobs_that_fit=fit, per_job=priced.units, share_per_job=share)

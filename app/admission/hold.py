@@ -20,9 +20,10 @@ from sqlalchemy.orm import Session
 from app import tracing
 from app.admission import standing
 from app.admission.price import Priced, explain, price
-from app.admission.request import Request, Resolved, resolve_once, same
+from app.admission.request import Request, Resolved, resolve, resolve_once, same
 from app.admission.rows import NewJob, begin_study, write
 from app.admission.service import Admission
+from app.datasets.moving import move
 from app.db.models import Job, table_of
 from app.db.trip import Trip, round_trip
 from app.keys.service import Caller
@@ -68,6 +69,10 @@ def submit(admission: Admission, caller: Caller, spec: JobSpec, idempotency_key:
         return Held(resolved)
     pricing = admission.pricing.of(caller.id)
     with tracing.span("price", {"dataset": resolved.facts.id}):
+        priced = price(pricing, resolved)
+    if priced.checked.facts.moves:
+        move(admission.db, admission.heads, caller, resolved.facts.id, priced.units)
+        resolved = resolve(admission.db, resolved.request)
         priced = price(pricing, resolved)
     try:
         return hold(admission, resolved, priced, idempotency_key)

@@ -7,7 +7,7 @@ this Idempotency-Key. It answers what app.grants and `facts_for` answer one by o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, bindparam, exists, func, or_, select
@@ -20,17 +20,26 @@ from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, chosen, given_to
 from app.keys.service import Caller
 from app.ledger import budgets
-from app.ledger.accounts import remaining_of
+from app.ledger.accounts import account_of, remaining_of
 from app.ledger.blocks import label_of
+from app.ledger.second import left_after, second_filter
 from core.contracts.blocks import ALL, FIRST, BlockChoice
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
+from core.privacy.filters import Filter
 from core.privacy.prices import Units
 from core.privacy.slots import slots_of
 
 ACCOUNTS, BEFORE, APPENDED = table_of(Account), table_of(Job).alias("before"), DATA.alias("appended")
-ACCOUNT: Select[Any] = select(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta).where(
-    ACCOUNTS.c.dataset_id == bindparam("dataset")
+SECOND = DATA.alias("second")
+# The ledger that pays: the one that a data set, or block, moved to, or else its own.
+PAYING = func.coalesce(
+    select(SECOND.c.id).where(SECOND.c.pays_for == DATA.c.id).correlate(DATA).scalar_subquery(), DATA.c.id
+)
+ACCOUNT: Select[Any] = (
+    select(ACCOUNTS)
+    .select_from(ACCOUNTS.join(DATA, ACCOUNTS.c.dataset_id == PAYING))
+    .where(DATA.c.id == bindparam("dataset"))
 )
 LOOK_UP: Select[Any] = (
     select(
@@ -77,15 +86,21 @@ def look_up(connection: Connection, caller: Caller, dataset: str, idempotency_ke
     return LookedUp(access, facts, None if row.job is None else (row.job, row.request_sha256))
 
 
-def facts_for(session: Session, caller: Caller, dataset: Dataset, asked: BlockChoice) -> DatasetFacts:
+def facts_for(
+    session: Session, caller: Caller, dataset: Dataset, asked: BlockChoice, *, samples: bool = False
+) -> DatasetFacts:
     """Reads the public facts of what a job reads: its data set, or the blocks that it names; for "all", all open ones.
+
+    Args:
+        samples: the job samples its batches, which may move the ledger (decision 53).
 
     Raises:
         InvalidRequest: it names a block that is not there or not open.
         Conflict: `content-deleted`: nothing is left to train on.
     """
-    facts, named = dataset_facts(session, dataset), None if asked == ALL else asked
-    blocks = blocks_of(session, dataset, caller.id, named)
+    facts, named = dataset_facts(session, dataset, samples=samples), None if asked == ALL else asked
+    to = second_filter(dataset) if facts.moves else None
+    blocks = blocks_of(session, dataset, caller.id, named, to)
     if blocks is None:  # it never grew
         check_there(dataset)
         return without_blocks(facts, asked)
@@ -133,9 +148,16 @@ def side_facts(session: Session, caller: Caller, side: str | None) -> DatasetFac
     return dataset_facts(session, dataset)
 
 
-def dataset_facts(session: Session, dataset: Dataset) -> DatasetFacts:
-    """Reads the public facts of a data set."""
-    return facts_of(dataset, session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none())
+def dataset_facts(session: Session, dataset: Dataset, *, samples: bool = False) -> DatasetFacts:
+    """Reads the public facts of a data set. Arguments as in `facts_for`."""
+    account = session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none()
+    facts = facts_of(dataset, account)
+    if account is not None and account.dataset_id != dataset.id:
+        return replace(facts, pays_on=account.dataset_id)
+    if samples and account is not None and facts.filter == "gdp" and facts.spec.privacy.plan == "mixed":
+        delta = account.whole_delta - account.cap_delta
+        return replace(facts, filter="rdp", order=facts.spec.privacy.order, cap_delta=delta, moves=True)
+    return facts
 
 
 def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFacts:
@@ -168,6 +190,16 @@ def remaining(session: Session, dataset_ids: Iterable[str], key_id: str) -> Unit
     return _least(found)
 
 
+def left_for(session: Session, facts: DatasetFacts, key_id: str) -> Units | None:
+    """As `remaining`, on all that a job reads; of a ledger that moves before it, what is left after that."""
+    if not facts.moves:
+        return remaining(session, facts.reads, key_id)
+    if facts.blocks:
+        return _least([each.left.model_dump() for each in facts.blocks])
+    dataset = session.get_one(Dataset, facts.id)
+    return _least([left_after(account_of(session, facts.id), second_filter(dataset))])
+
+
 def left_within(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
     """Returns the units left of a key's own budget within the cap, on each of several data sets; None if the cap alone
     bounds it."""
@@ -180,36 +212,45 @@ def _least(found: list[dict[str, int]]) -> Units | None:
 
 
 def blocks_of(
-    session: Session, dataset: Dataset, key_id: str, labels: Collection[str] | None = None
+    session: Session,
+    dataset: Dataset,
+    key_id: str,
+    labels: Collection[str] | None = None,
+    to: Filter | None = None,
 ) -> list[BlockFacts] | None:
     """Reads the blocks of a data set that are open and have their content, in the order of their arrival; None if
     it never grew. The statements are as many for any number of blocks, and the rows are those of the blocks read.
 
     Args:
         labels: of those to read; None: all.
+        to: the filter to which all of them will move.
     """
     if not has_blocks(session, dataset.id):
         return None
     rows = (
         select(Dataset, Account)
-        .join(Account, Account.dataset_id == Dataset.id)
-        .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id))
+        .join(Account, Account.dataset_id == PAYING)
+        .where(or_(Dataset.id == dataset.id, Dataset.parent_id == dataset.id), Dataset.pays_for.is_(None))
         .where(Account.joined_into.is_(None), Dataset.content_deleted_at.is_(None))
         .order_by(Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
     )
     if labels is not None:
         rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
     found = [(block, account) for block, account in session.execute(rows)]
-    own = budgets.of_key_on(session, [block.id for block, _ in found], key_id)
+    own = budgets.of_key_on(session, [account.dataset_id for _, account in found], key_id)
     per_unit = DatasetSpec.model_validate(dataset.spec).privacy.max_records_per_user or 1
     return [
         BlockFacts(
-            id=block.id,
+            id=account.dataset_id,
             label=label_of(block),
             records_train=block.shape.records_train,
             records_holdout=block.shape.records_holdout,
             slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
-            left=Units.model_validate(budgets.with_own(remaining_of(account), own.get(block.id))),
+            left=Units.model_validate(
+                budgets.with_own(remaining_of(account), own.get(account.dataset_id))
+                if to is None
+                else left_after(account, to)
+            ),
         )
         for block, account in found
     ]

@@ -128,7 +128,8 @@ def resolve(db: Database, request: Request) -> Resolved:
     caller, spec = request.caller, request.spec
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
-        facts, side = facts_for(session, caller, dataset, spec.blocks), side_facts(session, caller, spec.optimizer.side)
+        facts = facts_for(session, caller, dataset, spec.blocks, samples=spec.sampling.is_sampled)
+        side = side_facts(session, caller, spec.optimizer.side)
     return Resolved.of(request, facts, side, access)
 
 
@@ -146,7 +147,12 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     grants.check(found.access, "train")
     if found.before is not None:
         return same(*found.before, request.digest)
-    if found.facts is None or request.spec.optimizer.side is not None:
+    may_move = found.facts is not None and found.facts.spec.privacy.plan == "mixed"
+    if (
+        found.facts is None
+        or request.spec.optimizer.side is not None
+        or (may_move and request.spec.sampling.is_sampled)
+    ):
         return resolve(db, request)
     _check_priority(request)
     return Resolved.of(request, without_blocks(found.facts, request.spec.blocks), None, found.access)

@@ -17,8 +17,8 @@ from app.db.models import Account, ApiKey, Dataset, SpentByKey, table_of
 from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller
-from app.ledger.accounts import filter_for
-from app.ledger.blocks import family_of, label_of
+from app.ledger.accounts import account_of, filter_for
+from app.ledger.blocks import family_of, label_of, lead
 from app.ledger.repository import dataset_with_account
 from core.errors import PrivacyError
 
@@ -67,8 +67,11 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
         NotFound: no such data set, or the caller may not see it, or it is public.
     """
     named, access = grants.find(session, caller, dataset)
-    first, account = dataset_with_account(session, named.id)
-    members = family_of(session, first.id)
+    first = dataset_with_account(session, named.id)[0]
+    account = lead(session, first.id)
+    # Amounts of two units do not add up: after a move the second ledgers have all that was spent.
+    family = (account_of(session, each) for each in family_of(session, first.id))
+    members = [each.dataset_id for each in family if each.filter == account.filter]
     totals = {part: _budget_of(session, members, part) for part in ("train", "holdout")}
     rows = _sums(session, members)
     names = _names(session, caller, access, [row.key for row in rows])

@@ -5,19 +5,24 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.charges.schemas import ChargeRequest
+from app.datasets.repository import has_blocks
 from app.db.models import Account, Dataset
 from app.ledger import blocks
 from app.ledger.repository import is_charged_by_others, unit_of
+from app.ledger.second import paying, records_of
 from app.pricing.service import PricingService
 from core.contracts.blocks import ALL
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
-from core.privacy.claims import ClaimRequest
+from core.privacy.claims import UNBOUNDED_BY_MU, Claim, ClaimRequest
+from core.privacy.filters import Filter
 from core.privacy.plans import FilterChoice
 
 
-def amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account) -> tuple[int, int]:
-    """What the claim costs on (train, holdout), in the filter's units."""
+def amounts(
+    pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account, under: Filter
+) -> tuple[int, int]:
+    """What the claim costs on (train, holdout), in a filter's units: the account's, or the one that it moves to."""
     unit = unit_of(dataset)
     if asked.relation != "add_or_remove_one":
         raise InvalidRequest.at(
@@ -33,15 +38,23 @@ def amounts(pricing: PricingService, asked: ChargeRequest, dataset: Dataset, acc
         )
     if asked.account == "holdout" and account.holdout_budget == 0:
         raise InvalidRequest.at("/account", "this data set has no private hold-out: use `train` or `both`")
-    choice = FilterChoice(kind=account.filter, order=account.order)
+    choice = FilterChoice(kind=under.kind, order=under.order)
     units = pricing.price_claim(ClaimRequest(claim=asked.mechanism, filter=choice))
     on_holdout = asked.account != "train" and account.holdout_budget > 0
     return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
 
 
+def payer_of(session: Session, dataset: Dataset, claim: Claim) -> tuple[Account, bool]:
+    """The account that pays for a claim on a data set, and True if the ledger must move first: no theorem bounds the
+    claim under `gdp`."""
+    account = paying(session, dataset.id)
+    plan = DatasetSpec.model_validate(dataset.spec).privacy.plan
+    return account, account.filter == "gdp" and plan == "mixed" and isinstance(claim, UNBOUNDED_BY_MU)
+
+
 def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:
-    """The blocks that a charge is held on: those that it names, or all that are open, since nobody here sees what
-    another system reads.
+    """The ledgers that a charge is held on: of the blocks that it names, or of all that are open, since nobody here
+    sees what another system reads.
 
     Raises:
         InvalidRequest: it names a block twice, or one that is not open.
@@ -49,7 +62,7 @@ def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[
     still = blocks.open_ones(session, members)
     if asked.blocks == ALL:
         return still
-    there = {blocks.label_of(session.get_one(Dataset, each)): each for each in still}
+    there = {blocks.label_of(records_of(session, each)): each for each in still}
     for place, label in enumerate(asked.blocks):
         if label not in there or label in asked.blocks[:place]:
             why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
@@ -65,7 +78,7 @@ def check_people(session: Session, dataset_id: str, members: list[str]) -> None:
     Raises:
         Conflict: `wrong-state`.
     """
-    if len(members) == 1 or any(is_charged_by_others(session, each) for each in members):
+    if not has_blocks(session, dataset_id) or any(is_charged_by_others(session, each) for each in members):
         return
     if DatasetSpec.model_validate(session.get_one(Dataset, dataset_id).spec).privacy.max_records_per_user is None:
         return

@@ -13,6 +13,7 @@ from app.charges.schemas import ChargeList, ChargeRequest, ChargeView, Status, V
 from app.db.models import Account, Charge
 from app.keys.auth import CurrentKey
 from app.ledger.accounts import filter_for
+from app.ledger.blocks import held_on
 from app.web import examples
 from app.web.answers import as_json
 from app.web.deps import Db, Pricing, RecordedHeads
@@ -123,7 +124,7 @@ def void_charge(charge_id: str, body: VoidRequest, db: Db, heads: RecordedHeads,
 def _views(session: Session, charges: Sequence[Charge]) -> list[ChargeView]:
     found = []
     for each in charges:
-        account = session.get_one(Account, each.dataset_id)
+        account = session.get_one(Account, held_on(session, each.id)[0])
         unit = filter_for(account.filter, account.order).unit
         found.append(ChargeView.of(each, unit, (account.train_budget, account.holdout_budget)))
     return found

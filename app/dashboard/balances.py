@@ -13,6 +13,7 @@ from app.db.models import Dataset
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for
 from app.ledger.schemas import AccountView, LedgerView
+from app.ledger.second import ledgers_of
 from core.privacy.prices import Charge, Units
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def room_for(session: Session, caller: Caller, dataset: Dataset, charge: Units |
     """How many jobs of this charge fit what is left to the caller, on the open block where most fit: a job leaves out
     blocks that cannot pay. None where nothing is charged."""
     blocks = blocks_of(session, dataset, caller.id)
-    left = remaining(session, [dataset.id], caller.id) if blocks is None else None
+    left = remaining(session, ledgers_of(session, dataset.id)[-1:], caller.id) if blocks is None else None
     lefts = [left] if blocks is None else [each.left for each in blocks]
     if charge is None:
         return None

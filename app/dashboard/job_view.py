@@ -104,7 +104,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
     events = jobs.events_after(session, job_id, max(0, job.events - EVENTS_SHOWN), EVENTS_SHOWN)
     read = held_on(session, job.parent_id or job.id) or [dataset.id]
     entries = ledger.page_of_entries(session, read[0], after=0, job=job_id, limit=10)  # the same on every block
-    account = session.get(Account, dataset.id)
+    account = session.get(Account, read[0])
     view = JobView.of_job(job, details, gpus)
     may_steer = may_cancel(session, caller, job)
     return JobPage(

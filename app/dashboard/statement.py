@@ -112,7 +112,7 @@ class Statement:
     @property
     def worst(self) -> Ledger:
         """The ledger that spent most."""
-        return max(self.ledgers, key=lambda each: each.spent)
+        return max(self.ledgers, key=lambda each: each.epsilon_spent)
 
     @property
     def lead(self) -> Ledger:

@@ -8,12 +8,15 @@ from app.budgets.service import copy_to
 from app.datasets import blocks, duplicates
 from app.datasets.blocks import Changed, Growing
 from app.datasets.declaring import Declared
+from app.datasets.moving import move_block
 from app.datasets.parsed import Content
 from app.datasets.storing import New, store
 from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.ledger import accounts, behind, budgets
+from app.ledger.blocks import family_of as blocks_of_ledgers
 from app.ledger.blocks import lead
+from app.ledger.second import ledgers_of, paying
 from app.ledger.transparency.heads import Head, Heads
 from app.settings import Settings
 from app.storage.parts import Published
@@ -73,12 +76,14 @@ def enter(
         behind.require_current(session, head, each)
     of = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)
     made = store(session, settings, of, content, kept)
-    for found in budgets.newest_of(session, list(to.family)):
-        copy_to(session, found, accounts.account_of(session, made.dataset.id))
+    if len(ledgers_of(session, to.id)) > 1:  # the data set has moved
+        move_block(session, made.dataset, new.owner_key)
+    for found in budgets.newest_of(session, blocks_of_ledgers(session, to.id)):
+        copy_to(session, found, paying(session, made.dataset.id))
     return made
 
 
 def _capped(spec: DatasetSpec, account: Account) -> DatasetSpec:
     """The declaration with the cap as it is now."""
-    cap = Cap(epsilon=account.cap_epsilon, delta=account.cap_delta)
+    cap = Cap(epsilon=account.cap_epsilon, delta=account.whole_delta or account.cap_delta)
     return spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"cap": cap})})

@@ -27,6 +27,7 @@ from app.db.models import Account, Dataset, DatasetReading
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, blocks, repository
+from app.ledger.second import ledgers_of, paying
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 from app.storage.seals import Seals
@@ -118,7 +119,8 @@ def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
 
 def family(session: Session, dataset_id: str) -> list[Dataset]:
     """A data set's blocks in the order of their arrival: itself, as the first, and those that were appended."""
-    appended = select(Dataset).where(Dataset.parent_id == dataset_id).order_by(Dataset.created_at, Dataset.id)
+    of = (Dataset.parent_id == dataset_id, Dataset.pays_for.is_(None))
+    appended = select(Dataset).where(*of).order_by(Dataset.created_at, Dataset.id)
     first = session.get_one(Dataset, dataset_id, populate_existing=True)
     return [first, *session.scalars(appended.execution_options(populate_existing=True))]
 
@@ -208,7 +210,8 @@ def check_after(session: Session, to: Growing, content: Content) -> None:
 
 
 def _is_charged_by_others(session: Session, members: Sequence[str]) -> bool:
-    return any(repository.has_other_spending(session, each) for each in members)
+    ledgers = [ledger for each in members for ledger in ledgers_of(session, each)]
+    return any(repository.has_other_spending(session, each) for each in ledgers)
 
 
 def _check_keys(members: Iterable[Dataset], chain: Sequence[bytes]) -> None:
@@ -299,7 +302,7 @@ def check_grows(session: Session, row: Dataset) -> None:
         )
     if row.retired_at is not None:
         raise Conflict("wrong-state", "this data set was retired: register a new one")
-    account = accounts.account_of(session, row.id)
+    account = paying(session, row.id)
     if account.joined_into not in (None, accounts.RETIRED):
         raise Conflict("wrong-state", accounts.closed_because(account))
     if session.scalar(select(Account.dataset_id).where(Account.joined_into == row.id).limit(1)) is not None:

@@ -26,6 +26,7 @@ from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind
 from app.ledger.blocks import family_of
+from app.ledger.second import ledgers_of
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from core.contracts.dataset_spec import DatasetSpec
@@ -156,6 +157,6 @@ def _is_open(session: Session, dataset: Dataset) -> bool:
 
 def _check_open(session: Session, block: Dataset) -> None:
     check_there(block)
-    account = session.get(Account, block.id, populate_existing=True)
+    account = session.get(Account, ledgers_of(session, block.id)[-1], populate_existing=True)
     if account is not None and account.joined_into is not None:
         raise Conflict("wrong-state", accounts.closed_because(account))

@@ -8,13 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, exists, or_, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app.db.models import Account, ApiKey, Dataset, DatasetContent, DatasetReading, Job, LedgerEntry
 from app.formats.asked import EARLIER_KINDS
 from app.grants.service import Access, access_of, visible, with_grants
 from app.keys.service import Caller
 from core.errors import Conflict
+
+SECOND = aliased(Dataset)
 
 
 def name_is_taken(session: Session, name: str, dataset_id: str | None = None) -> bool:
@@ -50,14 +52,17 @@ def has_earlier_hashes(session: Session, owner_key: str) -> bool:
 
 def has_blocks(session: Session, dataset_id: str) -> bool:
     """Returns True if blocks were appended to this data set."""
-    return session.scalar(select(exists().where(Dataset.parent_id == dataset_id))) or False
+    appended = exists().where(Dataset.parent_id == dataset_id, Dataset.pays_for.is_(None))
+    return session.scalar(select(appended)) or False
 
 
 def uses(dataset_id: str | InstrumentedAttribute[str]) -> ColumnElement[bool]:
     """The condition that a job reads a data set: as its own, as one of its blocks, or for its optimizer's side
     information."""
     holds = (LedgerEntry.job_id == Job.id, LedgerEntry.kind == "hold")
-    pays_here, pays = exists().where(*holds, LedgerEntry.dataset_id == dataset_id), exists().where(*holds)
+    ledgers = select(SECOND.id).where(SECOND.pays_for == dataset_id)
+    is_here = or_(LedgerEntry.dataset_id == dataset_id, LedgerEntry.dataset_id.in_(ledgers))
+    pays_here, pays = exists().where(*holds, is_here), exists().where(*holds)
     side = Job.spec["optimizer"]["public_dataset"].as_string() == dataset_id
     return or_(pays_here, and_(Job.dataset_id == dataset_id, ~pays), side)
 

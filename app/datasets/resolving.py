@@ -41,8 +41,10 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     if privacy.cap is None or privacy.records is None:
         return plain
     epsilon, delta = privacy.cap.epsilon, privacy.cap.delta or default_delta(privacy.records)
-    order = _order(privacy, epsilon, delta, split_sizes(spec, privacy.records)[0], pricing)
-    accounts.filter_for(privacy.filter, order).budget(epsilon, delta)  # refused now rather than after the parsing
+    of_each = filters.delta_of_each(privacy.plan, delta)
+    order = _order(privacy, epsilon, of_each, split_sizes(spec, privacy.records)[0], pricing)
+    for name in {privacy.filter, *(["rdp"] if order is not None else [])}:
+        accounts.filter_for(name, order).budget(epsilon, of_each)  # refused now rather than after the parsing
     changes = {"cap": privacy.cap.model_copy(update={"delta": delta}), "order": order, "typical_job": None}
     return plain.model_copy(update={"privacy": privacy.model_copy(update=changes)})
 
@@ -75,7 +77,8 @@ def check_name(session: Session, name: str, dataset_id: str | None = None) -> No
 def _order(
     privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float, records: int, pricing: OrderChooser
 ) -> float | None:
-    if not filters.rule_of(privacy.filter).has_order or privacy.order is not None:
+    has_order = privacy.plan is not None or filters.rule_of(privacy.filter).has_order
+    if not has_order or privacy.order is not None:
         return privacy.order
     return pricing.choose_order(
         OrderRequest(cap_epsilon=cap_epsilon, cap_delta=cap_delta, records=records, typical_job=privacy.typical_job)

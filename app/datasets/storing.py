@@ -19,14 +19,14 @@ from app.datasets.for_owner import ForOwner
 from app.datasets.parsed import Content
 from app.datasets.resolving import check_name, shape_of
 from app.db.models import Account, Dataset, DatasetContent
-from app.ledger import accounts
+from app.ledger.second import open_first
 from app.ledger.transparency.heads import Heads
 from app.secrets import secret_id
 from app.settings import Settings
 from app.storage import parts
 from app.storage.parts import Published
 from core.contracts.blocks import UNITS
-from core.contracts.dataset_spec import DatasetSpec, SplitHoldout
+from core.contracts.dataset_spec import DatasetSpec
 from core.errors import ServiceError, Unavailable
 from core.ids import now
 from core.parts.damage import DataDamagedError
@@ -128,23 +128,7 @@ def _insert(
     own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": new.owner_key, "key_id": secret_id(chain[0])}
     contents = [DatasetContent(**own, **dict(each)) for each in parsed.contents if not each.is_earlier]
     repository.add(session, dataset, contents)
-    return dataset, _open_account(session, new)
-
-
-def _open_account(session: Session, new: New) -> Account | None:
-    spec = new.spec
-    cap = spec.privacy.cap
-    if cap is None or cap.delta is None:  # public: no privacy is claimed
-        return None
-    return accounts.open_account(
-        session,
-        dataset_id=new.dataset_id,
-        privacy_filter=accounts.filter_for(spec.privacy.filter, spec.privacy.order),
-        cap_epsilon=cap.epsilon,
-        cap_delta=cap.delta,
-        has_holdout=isinstance(spec.holdout, SplitHoldout),
-        actor=new.owner_key,
-    )
+    return dataset, open_first(session, dataset, new.spec)
 
 
 def delta_warnings(spec: DatasetSpec) -> list[str]:

@@ -1,6 +1,6 @@
 """The tables. Amounts of privacy are integers; the ledger's rules are CHECKs and triggers, not only code.
 
-api_keys ─┬─ datasets ─┬─ datasets (the blocks appended to it: rows like itself, with accounts of their own)
+api_keys ─┬─ datasets ─┬─ datasets (blocks appended to it, moved ledgers: rows like itself, with accounts of their own)
           │      ├────── accounts (one row a data set: both accounts' balances and the chain's head)
           │      ├────── grants (which key may see a data set, or train on it)
           │      ├────── declarations (replaced versions; jobs keep theirs)
@@ -141,7 +141,10 @@ class Dataset(Base):
     """A registered data set: its declaration, its public shape, and where its parts lie."""
 
     __tablename__ = "datasets"
-    __table_args__ = (Index("ix_datasets_label", "parent_id", "label", unique=True),)
+    __table_args__ = (
+        Index("ix_datasets_label", "parent_id", "label", unique=True),
+        Index("ix_datasets_pays_for", "pays_for", unique=True),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)  # a block's: its data set's, "/" and its label
@@ -160,6 +163,8 @@ class Dataset(Base):
     # A block appended to this data set, under this label; null for a data set, which is its own first block.
     parent_id: Mapped[str | None]
     label: Mapped[str | None]
+    # This row is the ledger to which that row's moved (decision 53), and has no records of its own.
+    pays_for: Mapped[str | None]
     units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
     units_key: Mapped[str | None]  # names the data key of these digests
     persons_version: Mapped[int] = mapped_column(default=0, server_default="0")  # how often its persons were named
@@ -280,6 +285,7 @@ class Account(Base):
     # the largest ever granted: the guarantee if a raise could depend on released results
     largest_cap_epsilon: Mapped[float]
     cap_delta: Mapped[float]
+    whole_delta: Mapped[float | None]  # of the data set's cap, where two filters have a part of δ; null: `cap_delta`
     train_budget: Mapped[int]
     train_spent: Mapped[int] = mapped_column(default=0)
     train_held: Mapped[int] = mapped_column(default=0)

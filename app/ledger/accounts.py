@@ -70,6 +70,37 @@ HOLD = (
 LOCKED = select(ACCOUNTS).where(ROW.dataset_id == bindparam("dataset")).with_for_update(key_share=True)
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The terms of a new ledger.
+
+    Attributes:
+        has_holdout: a private hold-out exists; without one its budget is 0.
+        actor: the id of the key that registers the data set, or moves its ledger.
+        whole_delta: the δ of the data set's cap, where another filter has a part of it (app.ledger.second).
+    """
+
+    privacy_filter: Filter
+    cap_epsilon: float
+    cap_delta: float
+    has_holdout: bool
+    actor: str
+    whole_delta: float | None = None
+
+    @property
+    def memo(self) -> memos.Opened:
+        """What the first entry states."""
+        of = self.privacy_filter
+        return memos.Opened(
+            filter=of.kind,
+            order=of.order,
+            unit=of.unit,
+            cap_epsilon=self.cap_epsilon,
+            cap_delta=self.cap_delta,
+            whole_delta=self.whole_delta,
+        )
+
+
 def open_account(
     session: Session,
     *,
@@ -80,51 +111,40 @@ def open_account(
     has_holdout: bool,
     actor: str,
 ) -> Account:
-    """Opens the ledger of a private data set. Both budgets are the cap's under the filter, frozen here.
+    """As `open_on`, for a ledger with all of a cap."""
+    return open_on(session, dataset_id, Opening(privacy_filter, cap_epsilon, cap_delta, has_holdout, actor))
 
-    Args:
-        has_holdout: a private hold-out exists; without one its budget is 0.
-        actor: the id of the key that registers the data set.
+
+def open_on(session: Session, dataset_id: str, terms: Opening) -> Account:
+    """Opens a ledger of a private data set. Both budgets are the cap's under the filter, frozen here.
 
     Raises:
         InvalidRequest: the cap has no positive budget under this filter, or one too large to count.
     """
-    _check_cap(cap_epsilon, cap_delta)
-    kind, order = privacy_filter.kind, privacy_filter.order
-    budget = _budget(privacy_filter, cap_epsilon, cap_delta)
+    _check_cap(terms.cap_epsilon, terms.cap_delta)
+    budget = _budget(terms.privacy_filter, terms.cap_epsilon, terms.cap_delta)
     account = Account(
         dataset_id=dataset_id,
-        filter=kind,
-        order=order,
-        cap_epsilon=cap_epsilon,
-        largest_cap_epsilon=cap_epsilon,
-        cap_delta=cap_delta,
+        filter=terms.privacy_filter.kind,
+        order=terms.privacy_filter.order,
+        cap_epsilon=terms.cap_epsilon,
+        largest_cap_epsilon=terms.cap_epsilon,
+        cap_delta=terms.cap_delta,
+        whole_delta=terms.whole_delta,
         train_budget=budget,
         train_spent=0,
         train_held=0,
-        holdout_budget=budget if has_holdout else 0,
+        holdout_budget=budget if terms.has_holdout else 0,
         holdout_spent=0,
         holdout_held=0,
         entries=1,
         head=genesis(dataset_id),
     )
+    amounts = (account.train_budget, account.holdout_budget)
     with session.begin_nested():
         session.add(account)
         session.flush()
-        append(
-            session,
-            account,
-            Move(
-                kind="open",
-                job_id=None,
-                amounts=(account.train_budget, account.holdout_budget),
-                once="open",
-                actor=actor,
-                memo=memos.Opened(
-                    filter=kind, order=order, unit=privacy_filter.unit, cap_epsilon=cap_epsilon, cap_delta=cap_delta
-                ),
-            ),
-        )
+        append(session, account, Move("open", None, amounts, "open", terms.actor, terms.memo))
     return account
 
 

@@ -145,7 +145,8 @@ def held_on(session: Session, job_id: str) -> list[str]:
 
 
 def read_by(session: Session, job: Job) -> list[Dataset]:
-    """The data sets whose records a job reads, in the order of their ids: those on which it, or its study, holds.
+    """The data sets whose records a job reads, in the order of their ids: those whose ledgers it, or its study, holds
+    on.
 
     A job on public data reads its own data set.
 
@@ -153,7 +154,9 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
         PrivacyError: private data would be read without a hold.
     """
     ids = held_on(session, job.parent_id or job.id) or [job.dataset_id]
-    found = [session.get_one(Dataset, each) for each in ids]
+    paid = [session.get_one(Dataset, each) for each in ids]
+    own = [each if each.pays_for is None else session.get_one(Dataset, each.pays_for) for each in paid]
+    found = sorted(own, key=lambda each: each.id)
     if any(job.dataset_id not in (each.id, each.parent_id) for each in found):
         raise PrivacyError("a job may read the blocks of its own data set alone")
     if ids == [job.dataset_id] and found[0].sensitivity == "private" and not held_on(session, job.parent_id or job.id):
@@ -162,7 +165,8 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
 
 
 def family_of(session: Session, dataset_id: str) -> list[str]:
-    """The ids of a data set and of the blocks that were appended to it, in their order."""
+    """The ids of the ledgers of a data set and of the blocks that were appended to it, moved ones too, in their
+    order."""
     found = select(Dataset.id).where(or_(Dataset.id == dataset_id, Dataset.parent_id == dataset_id))
     return list(session.scalars(found.order_by(Dataset.id)))
 

@@ -52,6 +52,7 @@ from app.ledger.certified import (
 )
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
+from app.ledger.second import records_of
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import attestations, checkpoints, notes, signatures
 from core.contracts.base import WITHIN_A_JOB, AccountantName
@@ -246,16 +247,18 @@ def _ledgers(
 ) -> LedgerSettled | tuple[LedgerSettled, ...]:
     """The ledger that was charged; with blocks all of theirs. The guarantee is about the units of these alone."""
     found = [_settled(session, job, each, signer) for each in entries]
+    paid = [session.get_one(Dataset, each.dataset_id) for each in entries]
+    read = [records_of(session, each.id) for each in paid]
     if spec.blocks == ALL:
-        if [each.dataset_id for each in entries] != [job.dataset_id]:
+        if [each.id for each in read] != [job.dataset_id]:
             raise PrivacyError("this job has paid on blocks that its specification does not name")
-        return found[0]
-    named = [session.get_one(Dataset, each.dataset_id) for each in entries]
-    if {label_of(block) for block in named} != set(spec.blocks):
+        if paid == read:
+            return found[0]
+    elif {label_of(block) for block in read} != set(spec.blocks):
         raise PrivacyError("this job has paid on other blocks than its specification names")
     return tuple(
         ledger.model_copy(update={"block": label_of(block), "dataset": block.id, "content_hmac": block.content_hmac})
-        for block, ledger in zip(named, found, strict=True)
+        for block, ledger in zip(paid, found, strict=True)
     )
 
 

@@ -1,6 +1,7 @@
 """A data set's statement as signed evidence: every entry of each block under its signed checkpoint.
 
-The document of `scrimp.statement`, version 3, which any machine checks. Beside the ledgers it has the data set's signed
+The document of `scrimp.statement`, version 3, or 4 of a data set with two filters, which any machine checks. Beside the
+ledgers it has the data set's signed
 terms (app.ledger.terms): governance and grants.
 """
 
@@ -32,11 +33,13 @@ class Evidence:
         about: id, name and unit, as the service says.
         terms: the signed envelope, as JSON text; None of a public data set.
         ledgers: the label of each block, its own first, with its newest checkpoint.
+        version: of the document.
     """
 
     about: Mapping[str, str]
     terms: str | None
     ledgers: list[tuple[str, LedgerCheckpoint]]
+    version: int = 3
 
 
 def members_of(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]:
@@ -52,7 +55,9 @@ def of(session: Session, dataset: Dataset) -> Evidence:
     Raises:
         Conflict: `head-pending`: a checkpoint, or the terms, are not signed yet.
     """
-    members = [row for row, _ in members_of(session, dataset.id)]
+    found = members_of(session, dataset.id)
+    members = [row for row, _ in found]
+    version = 3 if all(account.whole_delta is None for _, account in found) else 4
     signed = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_([each.id for each in members]))
     notes = {each.dataset_id: each for each in session.scalars(signed)}
     if len(notes) < len(members):
@@ -62,12 +67,13 @@ def of(session: Session, dataset: Dataset) -> Evidence:
     if not stated.issuperset(each.id for each in members):
         raise Conflict("head-pending", "the data set's terms are not signed yet: ask again in a moment")
     about = {"id": dataset.id, "name": dataset.name, "unit": repository.unit_of(dataset)}
-    return Evidence(about, terms, [(label_of(each), notes[each.id]) for each in members])
+    return Evidence(about, terms, [(label_of(each), notes[each.id]) for each in members], version)
 
 
 def pieces(db: Database, evidence: Evidence) -> Iterator[str]:
     """The document, a batch of entries at a time."""
-    yield f'{{"version": 3, "dataset": {_json(evidence.about)}, "terms": {evidence.terms or "null"}, "ledgers": ['
+    about, terms = _json(evidence.about), evidence.terms or "null"
+    yield f'{{"version": {evidence.version}, "dataset": {about}, "terms": {terms}, "ledgers": ['
     for number, (label, checkpoint) in enumerate(evidence.ledgers):
         head = {"id": checkpoint.dataset_id, "label": label, "checkpoint": checkpoint.note}
         yield f'{", " if number else ""}{_json(head)[:-1]}, "entries": ['

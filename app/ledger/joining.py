@@ -81,8 +81,8 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
         if len(blocks.family_of(session, each.dataset_id)) > 1:
             raise Conflict(
                 "wrong-state",
-                f"{each.dataset_id} has blocks with ledgers of their own, and one charge cannot say which of them has "
-                "the records: retire its blocks instead",
+                f"{each.dataset_id} has several ledgers, of blocks or of another filter, and one charge cannot say "
+                "which of them must pay: retire its blocks instead",
             )
     rows = (session.get_one(Dataset, each.dataset_id) for each in (closed, stays))
     units = {unit_of(each) for each in rows}

@@ -94,13 +94,15 @@ class Nothing(Document):
 
 
 class Opened(Document):
-    """The terms of a ledger. `unit` names the filter's unit."""
+    """The terms of a ledger. `unit` names the filter's unit. `whole_delta`: the δ of the data set's cap, of which each
+    of two filters has a part."""
 
     filter: str
     order: float | None
     unit: str
     cap_epsilon: float
     cap_delta: float
+    whole_delta: float | None = Field(default=None, exclude_if=is_none)
 
 
 class CapSet(Document):

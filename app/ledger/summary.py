@@ -207,8 +207,8 @@ def view(
     spent = {name: each.spent for name, each in accounts.items()}
     taken = {name: each.spent + each.held for name, each in accounts.items()}
     return LedgerView(
-        cap=_epsilon(dataset, account, account.cap_epsilon, account.filter),
-        largest_cap=_epsilon(dataset, account, account.largest_cap_epsilon, account.filter),
+        cap=_cap(dataset, account, account.cap_epsilon),
+        largest_cap=_cap(dataset, account, account.largest_cap_epsilon),
         accounts=AccountsView(train=accounts["train"], holdout=accounts.get("holdout")),
         epsilon_spent=least(spent, None if summed is None else summed.spent),
         epsilon_spent_and_held=least(taken, None if summed is None else summed.taken),
@@ -351,6 +351,12 @@ def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMech
     # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
     enough = -(-queries(training.steps) * (spent - 1) // held) if spent < held else queries(training.steps)
     return upto(bisect_left(range(1, training.steps + 1), enough, hi=training.steps - 1, key=queries) + 1)
+
+
+def _cap(dataset: Dataset, account: Account, value: float) -> Epsilon:
+    """A guarantee about all that will ever be released: at the δ of all filters of the data set's plan."""
+    found = _epsilon(dataset, account, value, account.filter)
+    return found.model_copy(update={"delta": account.whole_delta or account.cap_delta})
 
 
 def _epsilon(dataset: Dataset, account: Account, value: float, accountant: str) -> Epsilon:

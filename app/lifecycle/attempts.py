@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from app.db.engine import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
-from app.ledger.blocks import read_by
+from app.ledger.blocks import held_on, read_by
 from app.lifecycle import learning, measures, studies
 from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
@@ -164,7 +164,8 @@ class AttemptLog:
             limits = (runtime.max_duration_s, session.get_one(ApiKey, job.key_id).max_job_s)
             self._ran_before = job.ran_s
             given = tuple(float(limit) for limit in limits if limit is not None)
-            reads = tuple(each.id for each in read_by(session, job))
+            read_by(session, job)  # refuses to read without a hold
+            reads = tuple(held_on(session, job.parent_id or job.id)) or (job.dataset_id,)
             return Begun(job.dataset_id, reads, published, given, job.ran_s)
 
     def may_run_s(self, seconds: float) -> float:

@@ -189,10 +189,13 @@ def lacks_hold(session: Session, job: Job) -> bool:
 
 def _spend(session: Session, job: Job, charge: Units) -> None:
     """Charges a job without a hold, as far as the budget goes. Its holds named the blocks that it reads, so every block
-    pays."""
-    dataset = session.get_one(Dataset, job.dataset_id)
+    pays, on its ledger with the unit of the job's price."""
+    dataset, unit = session.get_one(Dataset, job.dataset_id), Quoted.of(job.quote).charge.unit
     for each in blocks.family_of(session, dataset.parent_id or dataset.id):
-        left = accounts.remaining_of(accounts.account_of(session, each))
+        account = accounts.account_of(session, each)
+        if filter_of(account.filter, account.order).unit != unit:
+            continue
+        left = accounts.remaining_of(account)
         amounts = min(charge.train, left["train"]), min(charge.holdout, left["holdout"])
         if amounts == (0, 0):
             continue
@@ -235,7 +238,7 @@ def waiting_for(session: Session, job: Job) -> list[str]:
 
 def _started_part(session: Session, job: Job, mechanism: MechanismConfig, hold: Units, released: Counter[str]) -> Units:
     """Returns the charge for the steps and scores that were started, at most the hold."""
-    account = session.get_one(Account, job.dataset_id)
+    account = session.get_one(Account, blocks.held_on(session, job.parent_id or job.id)[0])
     privacy_filter = filter_of(account.filter, account.order)
     on_train = [
         each.model_copy(update={"times": released[each.metric]})

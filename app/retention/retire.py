@@ -22,6 +22,7 @@ from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
+from app.ledger.second import ledgers_of, paying
 from app.ledger.transparency.heads import Heads
 from app.retention.service import mark_deleted, remove_content
 from app.settings import Settings
@@ -74,16 +75,18 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
     heads = Heads.of(settings)
     with db.read() as session:
         block_id = labelled(session, grants.require(session, caller, dataset, "own").id, label).id
-    recorded = behind.read_recorded(heads, block_id)
+        ledgers = sorted(ledgers_of(session, block_id))
+    recorded = {each: behind.read_recorded(heads, each) for each in ledgers}
     with db.write() as session:
         owner = labelled(session, grants.require(session, caller, dataset, "own").id, label)
         # As at an append: the two take turns, and a block that is appended now is compared with this one's units.
         # In the order of ids and before accounts, as admissions lock them.
-        for each in sorted({owner.parent_id or owner.id, block_id}):
+        for each in sorted({owner.parent_id or owner.id, *ledgers}):
             session.get_one(Dataset, each, with_for_update={"key_share": True})
-        behind.require_current(session, recorded, block_id)
-        accounts.lock(session, block_id)
-        account = accounts.account_of(session, block_id)
+        for each in ledgers:
+            behind.require_current(session, recorded[each], each)
+            accounts.lock(session, each)
+        account = paying(session, block_id)
         if account.joined_into not in (None, accounts.RETIRED):
             raise Conflict("wrong-state", accounts.closed_because(account))
         if account.joined_into is None:
@@ -92,7 +95,8 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
         is_over = False
         with suppress(Conflict):  # else a sweep deletes its content once its last job has ended
             is_over = mark_deleted(session, block_id)
-    behind.record_soon(db, heads, block_id)
+    for each in ledgers:
+        behind.record_soon(db, heads, each)
     if is_over:
         remove_content(db, settings, block_id)
     return block_id

@@ -21,6 +21,7 @@ from app.db.models import Account, Artifact, Dataset, Egress, Job, Prediction, t
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
+from app.ledger.second import ledgers_of
 from app.lifecycle.states import FINISHED, discard, get_job
 from app.settings import Settings
 from app.storage import parts
@@ -104,7 +105,8 @@ def _sweep_artifacts(db: Database, before: datetime) -> None:
 def _sweep_retired(db: Database, settings: Settings) -> None:
     """Deletes the content of retired blocks whose last job has ended."""
     over = and_(Account.train_held == 0, Account.holdout_held == 0, Account.joined_into == RETIRED)
-    retired = select(Dataset.id).join(Account).where(over, Dataset.content_deleted_at.is_(None)).limit(AT_ONCE)
+    content = func.coalesce(Dataset.pays_for, Dataset.id)
+    retired = select(content).join(Account).where(over, Dataset.content_deleted_at.is_(None)).limit(AT_ONCE)
     with db.read() as session:
         found = list(session.scalars(retired))
     for dataset_id in found:
@@ -114,7 +116,10 @@ def _sweep_retired(db: Database, settings: Settings) -> None:
 def _sweep_contents(db: Database, settings: Settings, before: datetime) -> None:
     used = select(func.max(Job.created_at)).where(uses(Dataset.id)).scalar_subquery()
     old = select(Dataset.id).where(
-        Dataset.content_deleted_at.is_(None), Dataset.created_at < before, or_(used.is_(None), used < before)
+        Dataset.content_deleted_at.is_(None),
+        Dataset.pays_for.is_(None),
+        Dataset.created_at < before,
+        or_(used.is_(None), used < before),
     )
     with db.read() as session:
         found = list(session.scalars(old.limit(AT_ONCE)))
@@ -136,7 +141,9 @@ def drop_content(db: Database, settings: Settings, dataset_id: str, because: str
 
 def mark_deleted(session: Session, dataset_id: str) -> bool:
     """Marks the content deleted under the data set's row lock, which an admission shares: an admission comes before
-    this, and is seen, or is refused."""
+    this, and is seen, or is refused. It shares the row of the ledger that pays, so that a second one is marked too."""
+    for each in ledgers_of(session, dataset_id)[1:]:
+        mark_deleted(session, each)
     row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
     if row.content_deleted_at is not None:
         return False

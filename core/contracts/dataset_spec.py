@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import FailFast, Field, StringConstraints, field_validator, model_validator
 
@@ -372,6 +372,10 @@ class DatasetPrivacy(Document):
     Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
     studies, and `rdp` for networks and language models (docs/data.md has a table).
 
+    `plan`, in the place of `filter`, names the jobs that are expected. "any mechanism": `rdp`. "mixed": `gdp`, until
+    the first job or charge that it cannot count moves the ledger to `rdp`, with all that was spent, for good. "models
+    mostly": the same, but only once the owner declares "mixed". Each of the two filters has all of ε and half of δ.
+
     `slots`: at most this many units are registered. Choose them before counting the data.
     """
 
@@ -382,9 +386,17 @@ class DatasetPrivacy(Document):
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     cap: Cap | None = None
     filter: FilterName = "rdp"
+    plan: filters.Plan | None = Field(default=None, exclude_if=is_none)
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
     slots: DeclaredSlots | None = Field(default=None, exclude_if=is_none)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plan_chooses(cls, declared: Any) -> Any:
+        if isinstance(declared, dict) and declared.get("plan") in filters.PLANS:
+            return {"filter": filters.filter_of_plan(declared["plan"])} | declared
+        return declared
 
     @model_validator(mode="after")
     def _private_declares(self) -> DatasetPrivacy:
@@ -397,7 +409,10 @@ class DatasetPrivacy(Document):
             raise ValueError("a public data set has no cap: leave `cap` out, or declare the data private")
         if self.sensitivity == "public" and self.slots is not None:
             raise ValueError("a public data set has no slots, as its number of records is public: leave `slots` out")
-        if not filters.rule_of(self.filter).has_order and (self.order is not None or self.typical_job is not None):
+        if self.plan is not None and (self.sensitivity == "public" or self.filter != filters.filter_of_plan(self.plan)):
+            raise ValueError("a `plan` chooses the filters of a private data set: leave `filter` out, or the plan")
+        has_order = self.plan is not None or filters.rule_of(self.filter).has_order
+        if not has_order and (self.order is not None or self.typical_job is not None):
             ordered = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).has_order)
             raise ValueError(f"`order` and `typical_job` are for the {ordered} filter only")
         if self.order is not None and self.typical_job is not None:

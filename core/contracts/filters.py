@@ -12,6 +12,9 @@ from core.contracts.base import AccountantName
 
 FilterName = Literal["rdp", "gdp"]
 FILTERS: tuple[FilterName, ...] = get_args(FilterName)
+# Which jobs an owner expects of a data set, and so in which currency its ledger counts, and who may change that.
+Plan = Literal["models mostly", "mixed", "any mechanism"]
+PLANS: tuple[Plan, ...] = get_args(Plan)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,21 @@ def rule_of(name: FilterName) -> FilterRule:
             return FilterRule(has_order=False, samples=False, within_a_job="gdp")
         case _:
             assert_never(name)
+
+
+def filter_of_plan(plan: Plan) -> FilterName:
+    """The filter that a data set of this plan begins with."""
+    return "rdp" if plan == "any mechanism" else "gdp"
+
+
+def may_move(plan: Plan | None) -> bool:
+    """True if a data set of this plan begins under `gdp` and may move to `rdp` (decision 53)."""
+    return plan is not None and plan != "any mechanism"
+
+
+def delta_of_each(plan: Plan | None, delta: float) -> float:
+    """The δ of each filter of a plan: half of the cap's where there are two."""
+    return delta / 2.0 if may_move(plan) else delta
 
 
 def is_filter(name: str) -> TypeGuard[FilterName]:

@@ -15,13 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from core.contracts.base import DECLARATION, Document
-from core.contracts.dataset_spec import ClassificationTask, ClassLabel, DatasetSpec, Features, RatingTask, ScaleEnd
+from core.contracts.dataset_spec import (
+    ClassificationTask,
+    ClassLabel,
+    DatasetPrivacy,
+    DatasetSpec,
+    Features,
+    RatingTask,
+    ScaleEnd,
+)
 from core.contracts.feature_settings import ColumnName
+from core.contracts.filters import Plan, may_move
 from core.contracts.governance import Governance
 from core.contracts.slots import DeclaredSlots
 from core.contracts.table import CategoryColumn, RangeEnd, TableFeatures
@@ -40,15 +49,16 @@ class Redeclaration(Document):
         Annotated[dict[ColumnName, tuple[RangeEnd, RangeEnd] | tuple[date, date]], Field(max_length=10_000)] | None
     ) = None
     governance: Governance | None = None
+    plan: Literal["mixed"] | None = None
     dry_run: bool = False
 
     @model_validator(mode="after")
     def _asks(self) -> Redeclaration:
-        members = (self.records, self.slots, self.classes, self.scale, self.ranges, self.governance)
+        members = (self.records, self.slots, self.classes, self.scale, self.ranges, self.governance, self.plan)
         if not self.dry_run and all(each is None for each in members):
             raise ValueError(
-                "name what to declare anew: `records`, `slots`, `classes`, `scale`, `ranges` or `governance`; all else "
-                "stays for ever"
+                "name what to declare anew: `records`, `slots`, `classes`, `scale`, `ranges`, `governance` or `plan`; "
+                "all else stays for ever"
             )
         return self
 
@@ -74,6 +84,7 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
             raise InvalidRequest.at("/slots", "public data have no slots: their number of records is public")
         stated = asked.slots if asked.slots != DeclaredSlots() else None
         privacy = privacy.model_copy(update={"slots": stated})
+    privacy = _with_plan(privacy, asked.plan)
     if asked.classes is not None:
         if not isinstance(task, ClassificationTask):
             raise InvalidRequest.at("/classes", f"the task is {task.kind}: it has no classes")
@@ -95,6 +106,15 @@ def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
         return DatasetSpec.model_validate(changed.model_dump(), context=DECLARATION)
     except ValidationError as error:
         raise InvalidRequest.at("", _reason(error.errors()[0])) from None
+
+
+def _with_plan(privacy: DatasetPrivacy, plan: Plan | None) -> DatasetPrivacy:
+    """With leave to move from one filter to the other."""
+    if plan is None:
+        return privacy
+    if not may_move(privacy.plan):
+        raise InvalidRequest.at("/plan", "only `models mostly` may become `mixed`: the filter stays for ever")
+    return privacy.model_copy(update={"plan": plan})
 
 
 def _with_ranges(features: Features, ranges: Mapping[str, tuple[object, object]]) -> Features:

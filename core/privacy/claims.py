@@ -110,6 +110,7 @@ class ApproximateClaim(Document):
     delta: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
 
 
+UNBOUNDED_BY_MU = (PoissonClaim, ZcdpClaim, RdpClaim)  # what a `gdp` filter has no theorem for
 Claim = Annotated[
     GaussianClaim | PoissonClaim | LaplaceClaim | PureClaim | GdpClaim | ZcdpClaim | RdpClaim | ApproximateClaim,
     Field(discriminator="kind"),

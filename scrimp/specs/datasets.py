@@ -110,6 +110,10 @@ class DatasetPrivacy(Spec):
     Poisson-sampled jobs (mini-batches), and its ε is an upper bound. Choose `gdp` for linear models, ratings and
     studies, and `rdp` for networks and language models (docs/data.md has a table).
 
+    `plan`, in the place of `filter`, names the jobs that are expected. "any mechanism": `rdp`. "mixed": `gdp`, until
+    the first job or charge that it cannot count moves the ledger to `rdp`, with all that was spent, for good. "models
+    mostly": the same, but only once the owner declares "mixed". Each of the two filters has all of ε and half of δ.
+
     `slots`: at most this many units are registered. Choose them before counting the data.
     """
 
@@ -120,6 +124,7 @@ class DatasetPrivacy(Spec):
     records: Annotated[int, Field(ge=1, le=1000000000000)] | None = None
     cap: Cap | None = None
     filter: Literal["rdp", "gdp"] = "rdp"
+    plan: Literal["models mostly", "mixed", "any mechanism"] | None = None
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
     slots: DeclaredSlots | None = None

@@ -1,0 +1,64 @@
+"""A data set of the plan "mixed" moves to `rdp` before the first job or charge that its `gdp` ledger cannot count.
+
+All its blocks move in one transaction: a job pays the same on each. The move stays, also if the job is refused after
+it. It is a function of ledgers and requests, so of nothing private.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from app.audit import record as audit
+from app.budgets.service import copy_to
+from app.datasets.blocks import family
+from app.db.engine import Database
+from app.db.models import Dataset
+from app.keys.service import Caller
+from app.ledger import accounts, behind, blocks, budgets, second
+from app.ledger.transparency.heads import Heads
+from core.errors import Conflict
+from core.privacy.prices import Units
+
+
+def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Units) -> None:
+    """Moves all open blocks of a data set, if a charge then fits on one of them; nothing if they have moved already.
+
+    Raises:
+        Conflict: `wrong-state`: more was spent than `rdp` allows in all, or the charge would not fit; `ledger-behind`.
+    """
+    with db.read() as session:
+        members = blocks.family_of(session, dataset_id)
+    recorded = {each: behind.read_recorded(heads, each) for each in members}
+    with db.write() as session:
+        for each in blocks.lock_family(session, dataset_id):
+            behind.require_current(session, recorded.get(each), each)
+        there = [row for row in family(session, dataset_id) if _is_open(session, row)]
+        if not there:
+            return
+        to = second.second_filter(there[0])
+        left = [second.left_after(accounts.account_of(session, row.id), to) for row in there]
+        if not any(Units.model_validate(each).covers(charge) for each in left):
+            raise Conflict("wrong-state", TOO_SMALL)
+        moved = [(row.id, move_block(session, row, caller.id)) for row in there]
+    for first, beside in moved:  # a reader who finds the one closed also finds the other charged
+        behind.record_soon(db, heads, beside)
+        behind.record_soon(db, heads, first)
+
+
+TOO_SMALL = (
+    "this is the first job or charge here that the exact ledger cannot count. With what was spent already it does not "
+    "fit under the filter `rdp`, so that the ledger stays as it is: ask for less, or for full-batch jobs"
+)
+
+
+def move_block(session: Session, row: Dataset, actor: str) -> str:
+    """Moves one block with its budgets, under the locks of `blocks.lock_family`. Returns the ledger's id."""
+    account = second.move(session, row, actor)
+    for found in budgets.all_of(session, row.id):
+        copy_to(session, found, account)
+    audit.record(session, "ledger.joined", row.id, dataset=account.dataset_id)
+    return account.dataset_id
+
+
+def _is_open(session: Session, row: Dataset) -> bool:
+    return accounts.account_of(session, row.id).joined_into is None

@@ -1,0 +1,304 @@
+"""A plan: a ledger begins in the exact currency, and moves to the other one with all that was spent (decision 53)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from app.db.models import Account, Dataset, Job
+from app.ledger import blocks, terms
+from app.ledger.certificates import issue, profile
+from app.ledger.evidence import of as evidence_of
+from app.ledger.evidence import pieces
+from app.ledger.second import ledgers_of
+from app.ledger.transparency import checkpoints
+from app.ledger.transparency.heads import Heads
+from app.ledger.verify import verify
+from app.lifecycle.settle import settle, settlement_of
+from core.privacy.filters import GdpFilter, RdpFilter
+from scrimp import statement as reader
+from scrimp.statement import NotProven, Statement, checked
+from scrimp.statement_words import told
+from tests.datasets.conftest import CSV, Api, spec
+from tests.datasets.test_block_jobs import account, exhaust, held, post, submit
+from tests.datasets.test_blocks import append, grant, retire, rows
+from tests.factories import job_spec
+from tests.ledger.issued import KEY
+from tests.ledger.test_anchors import unheard
+
+POISSON = {"sampling": {"kind": "poisson", "expected_batch_size": 16}, "length": {"steps": 40}, "evaluation": None}
+ZCDP = {"kind": "zcdp", "rho": 0.001}
+OTHER = CSV.replace("\n1,", "\n1.5,")
+HALF = {"kind": "gdp", "mu": 0.1}
+
+
+def declared(plan: str, **changes: Any) -> dict[str, Any]:
+    """A declaration with a cap of ε = 4 at δ = 1e-5."""
+    whole = spec(**changes)
+    privacy = {name: value for name, value in whole["privacy"].items() if name != "filter"}
+    return whole | {"privacy": privacy | {"plan": plan}}
+
+
+def planned(api: Api, plan: str = "mixed", file: str = CSV, **changes: Any) -> str:
+    made = api.upload(declared(plan, **changes), file)
+    assert made.status_code == 201, made.text
+    grant(api, made.json()["id"])
+    return str(made.json()["id"])
+
+
+def charge(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charge", **changes: Any) -> Any:
+    body = {"dataset": dataset, "mechanism": mechanism, "unit": "example", "attested": "a histogram", **changes}
+    return post(api, "/v1/charges", body, **{"Idempotency-Key": once})
+
+
+def spend(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charge") -> str:
+    made = charge(api, dataset, mechanism, once)
+    assert made.status_code == 201, made.text
+    assert post(api, f"/v1/charges/{made.json()['id']}/post", None).status_code == 200
+    return str(made.json()["id"])
+
+
+def ledgers(api: Api, dataset: str) -> list[str]:
+    with api.db.read() as session:
+        return ledgers_of(session, dataset)
+
+
+def shown(api: Api, dataset: str) -> Any:
+    return api.get(f"/v1/datasets/{dataset}/ledger").json()
+
+
+def statement(api: Api, dataset: str) -> Any:
+    checkpoints.sign_due(api.db, Heads.of(api.settings), KEY, unheard)
+    terms.sign_due(api.db, KEY)
+    with api.db.read() as session:
+        found = evidence_of(session, session.get_one(Dataset, dataset))
+    return json.loads("".join(pieces(api.db, found)))
+
+
+def proven(document: Any) -> Statement:
+    return checked(document, KEY.public_key().public_bytes_raw())
+
+
+def said(document: Any, section: str) -> str:
+    return " ".join(dict(told(proven(document)))[section])
+
+
+def test_a_mixed_ledger_begins_exact_at_half_of_delta(api: Api) -> None:
+    first = planned(api)
+    found = account(api, first)
+    assert (found.filter, found.cap_epsilon, found.cap_delta, found.whole_delta) == ("gdp", 4.0, 5e-6, 1e-5)
+    assert found.train_budget == GdpFilter().budget(4.0, 5e-6)
+    view = shown(api, first)
+    assert (view["cap"]["value"], view["cap"]["delta"]) == (4.0, 1e-5), "the guarantee has all of δ"
+    assert submit(api, first).status_code == 201 and ledgers(api, first) == [first]
+    spend(api, first, {"kind": "laplace", "scale": 100.0})
+    assert ledgers(api, first) == [first], "what gdp bounds does not move it"
+
+
+def test_any_mechanism_is_the_filter_rdp(api: Api) -> None:
+    first = planned(api, "any mechanism")
+    found = account(api, first)
+    assert (found.filter, found.cap_delta, found.whole_delta) == ("rdp", 1e-5, None)
+    spend(api, first, ZCDP)
+    assert ledgers(api, first) == [first]
+
+
+@pytest.mark.parametrize(
+    "privacy", [{"filter": "rdp"}, {"sensitivity": "public", "records": None, "cap": None}], ids=["a filter", "public"]
+)
+def test_a_plan_chooses_the_filter(api: Api, privacy: dict[str, Any]) -> None:
+    whole = declared("mixed")
+    refused = api.upload(whole | {"privacy": whole["privacy"] | privacy})
+    assert refused.status_code == 422 and "plan" in refused.text
+
+
+def test_a_sampled_job_moves_the_ledger_with_all_that_was_spent(api: Api) -> None:
+    first = planned(api)
+    spend(api, first, HALF)
+    running = submit(api, first).json()["id"]
+    before = account(api, first)
+    quoted = post(api, "/v1/quotes", submit_spec(api, first)).json()
+    assert ledgers(api, first) == [first], "a quote moves nothing"
+    job = submit(api, first, "two", **POISSON)
+    assert job.status_code == 201, job.text
+    assert job.json()["quote"]["charge"] == quoted["charge"] and quoted["charge"]["unit"].startswith("rdp")
+    _, second = ledgers(api, first)
+    assert held(api, job.json()["id"]) == [second] and account(api, first).joined_into == second
+    after = account(api, second)
+    to = RdpFilter(after.order or 0.0)
+    assert after.train_spent == GdpFilter().carried(before.train_spent + before.train_held, to)
+    assert after.holdout_spent == GdpFilter().carried(before.holdout_spent + before.holdout_held, to)
+    assert (after.cap_epsilon, after.cap_delta, after.train_budget) == (4.0, 5e-6, to.budget(4.0, 5e-6))
+    assert [each["id"] for each in api.get("/v1/datasets").json()["items"]] == [first]
+    with api.db.write() as session:
+        sampled = session.get_one(Job, job.json()["id"])
+        assert [each.id for each in blocks.read_by(session, sampled)] == [first]
+        settle(session, settlement_of(session, session.get_one(Job, running), "cancelled"))
+    assert account(api, first).train_held == 0, "what ran settles where it was held"
+    full = submit(api, first, "three")
+    assert held(api, full.json()["id"]) == [second], "one ledger is open"
+    with api.db.read() as session:
+        for ledger in (first, second):
+            assert verify(session, ledger).valid
+
+
+def submit_spec(api: Api, dataset: str) -> dict[str, Any]:
+    return job_spec(dataset, **({"privacy": {"target_epsilon": 0.5}} | POISSON))
+
+
+def test_a_charge_moves_it_too(api: Api) -> None:
+    first = planned(api)
+    spend(api, first, HALF, "one")
+    wrong = charge(api, first, ZCDP, "two", unit="user")
+    assert wrong.status_code == 422 and ledgers(api, first) == [first], "a refused charge moves nothing"
+    made = spend(api, first, ZCDP, "three")
+    _, second = ledgers(api, first)
+    assert held(api, made) == [second]
+    view = shown(api, first)
+    assert view["epsilon_spent"]["value"] == pytest.approx(
+        RdpFilter(account(api, second).order or 0.0).epsilon(account(api, second).train_spent, 5e-6), rel=1e-9
+    )
+    (item,) = api.get(f"/v1/datasets/{first}/spending").json()["items"]
+    assert item["train"]["amount"] == account(api, second).train_spent
+
+
+def test_nothing_moves_for_what_would_not_fit(api: Api) -> None:
+    first = planned(api)
+    exhaust(api, first)
+    for refused in (submit(api, first, **POISSON), charge(api, first, ZCDP)):
+        assert refused.status_code == 409 and ledgers(api, first) == [first], refused.text
+    large = charge(api, planned(api, file=OTHER, name="another"), {"kind": "zcdp", "rho": 5.0}, "two")
+    assert large.status_code == 409 and "stays as it is" in large.json()["detail"]
+
+
+def test_models_mostly_moves_once_its_owner_says_so(api: Api) -> None:
+    first = planned(api, "models mostly")
+    for refused in (submit(api, first, **POISSON), charge(api, first, ZCDP)):
+        assert refused.status_code == 422, refused.text
+    assert "plan `mixed`" in submit(api, first, **POISSON).json()["detail"]
+    path = f"/v1/datasets/{first}/declarations"
+    changed = post(api, path, {"plan": "mixed"})
+    assert changed.status_code == 201, changed.text
+    assert submit(api, first, **POISSON).status_code == 201 and len(ledgers(api, first)) == 2
+    other = planned(api, "any mechanism", OTHER, name="another")
+    assert post(api, f"/v1/datasets/{other}/declarations", {"plan": "mixed"}).status_code == 422
+
+
+def test_cap_and_budgets_go_along(api: Api) -> None:
+    first, key = planned(api), api.key_ids["owner"]
+    budget = api.client.put(f"/v1/datasets/{first}/budgets/{key}", json={"epsilon": 3.0}, headers=api.headers("owner"))
+    assert budget.status_code in (200, 201), budget.text
+    path = f"/v1/datasets/{first}/ledger/cap"
+    assert post(api, path, {"epsilon": 6.0, "reason": "agreed"}, **{"If-Match": "*"}).status_code == 200
+    spend(api, first, ZCDP)
+    _, second = ledgers(api, first)
+    assert account(api, second).cap_epsilon == 6.0
+    (item,) = api.get(f"/v1/datasets/{first}/budgets").json()["items"]
+    assert item["epsilon"]["value"] == 3.0 and item["unit"].startswith("rdp") and item["epsilon_spent"]["value"] > 0.0
+    assert post(api, path, {"epsilon": 5.0, "reason": "less"}, **{"If-Match": "*"}).status_code == 200
+    assert (account(api, first).cap_epsilon, account(api, second).cap_epsilon) == (6.0, 5.0)
+    assert shown(api, first)["cap"] == shown(api, first)["cap"] | {"value": 5.0, "delta": 1e-5}
+
+
+def test_all_blocks_move_and_later_ones_are_there_already(api: Api) -> None:
+    first = planned(api)
+    two = append(api, first, rows(range(60, 160)), "two", 100).json()["id"]
+    exhaust(api, two)  # more than rdp allows: a full gdp budget
+    refused = charge(api, first, ZCDP, blocks=["first"])
+    assert refused.status_code == 409 and ledgers(api, first) == [first] and ledgers(api, two) == [two]
+
+
+def test_jobs_on_blocks_pay_on_what_they_moved_to(api: Api) -> None:
+    first = planned(api)
+    two = append(api, first, rows(range(60, 160)), "two", 100).json()["id"]
+    job = submit(api, first, **POISSON)
+    assert job.status_code == 201, job.text
+    moved = [ledgers(api, each)[1] for each in (first, two)]
+    assert held(api, job.json()["id"]) == sorted(moved) and sorted(job.json()["spec"]["blocks"]) == ["first", "two"]
+    third = append(api, first, rows(range(160, 220)), "three", 60)
+    assert third.status_code == 201, third.text
+    assert len(ledgers(api, third.json()["id"])) == 2
+    exhaust(api, moved[1])
+    named = submit(api, first, "two", blocks=["two"], **POISSON)
+    assert named.status_code == 409 and named.json()["block"] == "two"
+    assert sorted(submit(api, first, "three", **POISSON).json()["spec"]["blocks"]) == ["first", "three"]
+    one = charge(api, first, ZCDP, blocks=["first"]).json()
+    assert held(api, one["id"]) == [moved[0]]
+    assert retire(api, first, "first").status_code == 200
+    assert account(api, moved[0]).joined_into == "retired"
+    assert submit(api, first, "four", blocks=["first"], **POISSON).status_code == 422
+
+
+def test_a_statement_says_the_whole_delta_and_proves_the_move(api: Api) -> None:
+    first = planned(api)
+    spend(api, first, HALF, "one")
+    early = statement(api, first)
+    assert early["version"] == 4 and "ε ≤ 4 at δ = 1e-05" in said(early, "Guarantee")
+    assert "may move" in said(early, "Guarantee")
+    spend(api, first, ZCDP, "two")
+    document = statement(api, first)
+    found = proven(document)
+    assert [each.closed for each in found.ledgers] == [True, False] and found.worst.filter == "rdp"
+    assert found.worst.epsilon(found.worst.most_spent) == pytest.approx(
+        shown(api, first)["epsilon_spent"]["value"], rel=1e-7
+    )
+    assert "was carried" in said(document, "Guarantee") and "ε ≤ 4 at δ = 1e-05" in said(document, "Guarantee")
+    hidden = document | {"ledgers": document["ledgers"][:1]}
+    with pytest.raises(NotProven):
+        proven(hidden)
+
+
+def test_a_statement_with_too_little_carried_is_refused(api: Api) -> None:
+    first = planned(api)
+    spend(api, first, HALF, "one")
+    spend(api, first, ZCDP, "two")
+    found = proven(statement(api, first)).ledgers
+    reader._check_moved(*found)
+    with pytest.raises(NotProven, match="less was carried"):
+        reader._check_moved(found[0], replace(found[1], carried={}))
+
+
+def test_a_certificate_names_the_ledger_that_paid(api: Api) -> None:
+    first = planned(api)
+    made = submit(api, first, **POISSON).json()["id"]
+    _, second = ledgers(api, first)
+    with api.db.write() as session:
+        job = session.get_one(Job, made)
+        job.status, job.steps_started = "running", job.steps
+        settle(session, settlement_of(session, job, "succeeded"))
+    with api.db.write() as session:
+        assert issue(session, made, KEY, "test", profile(session, made))
+    body = api.get(f"/v1/jobs/{made}/certificate").json()["certificate"]
+    assert [(each["dataset"], each["block"]) for each in body["ledger"]] == [(second, "first, any mechanism")]
+    assert body["dataset"]["id"] == first and body["filter"]["kind"] == "rdp"
+
+
+def test_content_stays_while_a_job_of_either_ledger_needs_it(api: Api) -> None:
+    first = planned(api)
+    made = submit(api, first, **POISSON).json()["id"]
+    _, second = ledgers(api, first)
+    path = f"/v1/datasets/{first}/content"
+    assert api.client.delete(path, headers=api.headers("owner")).status_code == 409
+    with api.db.write() as session:
+        settle(session, settlement_of(session, session.get_one(Job, made), "cancelled"))
+    assert api.client.delete(path, headers=api.headers("owner")).status_code in (200, 204)
+    assert submit(api, first, "two", **POISSON).status_code == 409
+    with api.db.read() as session:
+        there = select(Dataset.content_deleted_at).where(Dataset.id.in_((first, second)))
+        assert None not in session.scalars(there).all()
+        assert session.get_one(Account, second).train_held == 0
+
+
+def test_an_untouched_data_set_may_change_its_plan(api: Api) -> None:
+    name = declared("mixed")["name"]
+    first = planned(api, name=name)
+    gone = api.client.post(f"/v1/datasets/{first}/retire", headers=api.headers("owner"))
+    assert gone.status_code == 200, gone.text
+    again = planned(api, "any mechanism", name=name)
+    assert account(api, again).filter == "rdp"
+    spend(api, again, ZCDP)
+    assert api.client.post(f"/v1/datasets/{again}/retire", headers=api.headers("owner")).status_code == 409
