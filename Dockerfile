@@ -23,7 +23,7 @@ COPY scrimp scrimp
 COPY scrimp_server scrimp_server
 COPY worker worker
 # Without torch: the API never loads it.
-RUN pip install --no-cache-dir -c constraints.txt -e ./client -e '.[production,images,otel,s3]'
+RUN pip install --no-cache-dir -c constraints.txt -e ./client -e '.[production,images,otel,s3,oidc]'
 ENV SCRIMP_HOME=/var/lib/scrimp SCRIMP_HOST=0.0.0.0
 USER 10001:10001
 VOLUME /var/lib/scrimp

@@ -39,6 +39,7 @@ from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.sign_in import router as sign_in_router
+from app.dashboard.single_sign_on import router as single_sign_on_router
 from app.dashboard.statement import router as statement_page_router
 from app.dashboard.stream import router as change_stream_router
 from app.dashboard.submit import router as submit_page_router
@@ -62,6 +63,7 @@ from app.egress.routes import router as egress_router
 from app.front import Front
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
+from app.identity.provider import Provider
 from app.jobs.file_routes import router as job_files_router
 from app.jobs.list_routes import router as job_list_router
 from app.jobs.quote_routes import forecast_router
@@ -155,6 +157,7 @@ ROUTERS = (
     job_actions_router,
     dataset_pages_router,
     sign_in_router,
+    single_sign_on_router,
     dashboard_router,
     root_router,
     docs_router,
@@ -211,6 +214,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.webhook_key = load_secret(settings, "webhook_key")
     if settings.encrypt_parts:
         load_secret(settings, "parts_key")
+    app.state.provider = Provider.of(settings)
     app.state.webhook_policy = Policy.of(settings)
     app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db, settings, measures)

@@ -289,7 +289,33 @@ class Settings(BaseSettings):
         5,
         description="Attempts of one job that may crash before it fails. Ten times as many lapsed leases fail it, too.",
     )
-    session_hours: float = Field(12.0, description="How long a dashboard sign-in lasts.")
+    session_hours: float = Field(12.0, description="How long a dashboard sign-in by an API key lasts.")
+    oidc_issuer: str = Field(
+        "",
+        max_length=255,
+        pattern=r"^(https://.+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?(/.*)?)?$",
+        description="Identity provider (OpenID Connect) that people sign in at, as it names itself; empty: none.",
+    )
+    oidc_client_id: str = Field("", description="This service's id at the identity provider.")
+    oidc_client_secret_file: Path | None = Field(
+        None, description="File with its secret there; none: a public client, which PKCE alone protects."
+    )
+    oidc_redirect_url: str = Field(
+        "",
+        pattern=r"^(https?://.+/dashboard/sign-in/callback)?$",
+        description="This service's address for people, and /dashboard/sign-in/callback, as registered there.",
+    )
+    oidc_scopes: str = Field("openid profile email", description="What is asked of the identity provider.")
+    oidc_groups_claim: str = Field("groups", description="The claim of the ID token that lists a person's groups.")
+    oidc_roles: dict[str, Literal["admin", "owner", "analyst", "viewer"]] = Field(
+        {}, description='The role of each group, as JSON: {"ml-team": "analyst"}; without one of them nobody gets in.'
+    )
+    oidc_session_hours: float = Field(
+        1.0,
+        gt=0,
+        le=24,
+        description="How long such a sign-in lasts, at most; then the identity provider is asked again.",
+    )
     trusted_proxies: int = Field(
         0, ge=0, le=10, description="How many proxies in front append to X-Forwarded-For; 0: the header is ignored."
     )

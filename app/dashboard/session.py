@@ -25,6 +25,7 @@ from core.errors import Forbidden, RequestError, Unauthenticated
 
 HOME = "/dashboard"
 LOGIN = "/dashboard/login"
+SIGN_IN = "/dashboard/sign-in"  # at the identity provider
 LOGIN_COOKIE = "scrimp_login"  # ties a login form to the browser that received it
 LOGIN_MINUTES = 60
 # Local pages only: no scheme, no host, no "//", no backslash, no dot segments.
@@ -122,11 +123,15 @@ def uploading_viewer(viewer: CurrentViewer, x_csrf_token: Annotated[str, Header(
 UploadingViewer = Annotated[Viewer, Depends(uploading_viewer)]
 
 
-def sign_in(response: Response, request: Request, settings: Settings, caller: Caller, sign_outs: int) -> None:
-    """Sets the session's cookie."""
-    value = cookie_for(settings, caller, sign_outs)
+def sign_in(
+    response: Response, request: Request, caller: Caller, sign_outs: int, *, hours: float | None = None
+) -> None:
+    """Sets the session's cookie. `hours`: until its end, if that may come before the settings' hours."""
+    settings: Settings = request.app.state.settings
+    lasts = settings.session_hours if hours is None else min(hours, settings.session_hours)
+    value = cookie_for(settings, caller, sign_outs, hours)
     # Sent to /docs and the REST API too; the latter takes it only together with the form's token.
-    _set_cookie(response, request, SESSION_COOKIE, value, settings.session_hours * 3600, path="/")
+    set_cookie(response, request, SESSION_COOKIE, value, lasts * 3600, path="/")
     response.delete_cookie(LOGIN_COOKIE, path=LOGIN)
 
 
@@ -137,7 +142,7 @@ def sign_out(response: Response) -> None:
 
 def start_login(response: Response, request: Request, nonce: str) -> None:
     """Gives the browser the other half of the login form's token."""
-    _set_cookie(response, request, LOGIN_COOKIE, nonce, LOGIN_MINUTES * 60, path=LOGIN)
+    set_cookie(response, request, LOGIN_COOKIE, nonce, LOGIN_MINUTES * 60, path=LOGIN)
 
 
 def login_token(settings: Settings, request: Request) -> tuple[str, str]:
@@ -157,7 +162,7 @@ def check_login_form(request: Request, settings: Settings, csrf: str) -> bool:
 
 def safe_next(target: str | None) -> str:
     """Where to go after the login: a page of the dashboard or of the API's documentation, or else the first page."""
-    return target if target and SAFE_NEXT.fullmatch(target) and not target.startswith(LOGIN) else HOME
+    return target if target and SAFE_NEXT.fullmatch(target) and not target.startswith((LOGIN, SIGN_IN)) else HOME
 
 
 def login_url(request: Request) -> str:
@@ -168,7 +173,10 @@ def login_url(request: Request) -> str:
     return f"{LOGIN}?next={quote(path, safe='')}"
 
 
-def _set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: float, path: str) -> None:
+def set_cookie(
+    response: Response, request: Request, name: str, value: str, max_age_s: float, *, path: str, strict: bool = True
+) -> None:
+    """Sets a cookie that no script reads. `strict` False: it comes along when another site's page leads here."""
     response.set_cookie(
         name,
         value,
@@ -176,5 +184,5 @@ def _set_cookie(response: Response, request: Request, name: str, value: str, max
         path=path,
         secure=request.url.scheme == "https" or request.app.state.settings.behind_tls,
         httponly=True,
-        samesite="strict",
+        samesite="strict" if strict else "lax",
     )

@@ -69,7 +69,7 @@ def login(
         audit.record(session, "dashboard.signed_in", caller.id)
         sign_outs = session.get_one(ApiKey, caller.id).sign_outs
     response = RedirectResponse(safe_next(next), 303)
-    sign_in(response, request, settings, caller, sign_outs)
+    sign_in(response, request, caller, sign_outs)
     return response
 
 
@@ -96,6 +96,7 @@ def _login(
         status=status,
         csrf=csrf,
         following=safe_next(following),
+        has_provider=request.app.state.provider is not None,
         problem=problem,
     )
     start_login(response, request, nonce)

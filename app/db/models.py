@@ -111,6 +111,7 @@ class ApiKey(Base):
         CheckConstraint("role in ('admin', 'owner', 'analyst', 'viewer')", name="role"),
         CheckConstraint("weight between 1 and 100", name="weight"),
         CheckConstraint("max_priority between -10 and 10", name="max_priority"),
+        Index("ix_api_keys_person", "issuer", "subject", unique=True),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -135,6 +136,9 @@ class ApiKey(Base):
     max_stored_bytes: Mapped[int | None]
     weight: Mapped[int] = mapped_column(default=1, server_default="1")  # in the order of claims
     max_priority: Mapped[int] = mapped_column(default=10, server_default="10")  # of its jobs, among themselves
+    # A person's key: who they are at the identity provider. Null: a machine's, which has a token.
+    issuer: Mapped[str | None] = mapped_column(String(255))
+    subject: Mapped[str | None] = mapped_column(String(255))
 
 
 class Dataset(Base):

@@ -69,6 +69,7 @@ class KeyView(Document):
     expires_at: datetime | None
     rotated_at: datetime | None
     revoked_at: datetime | None
+    subject: str | None  # the person at the identity provider; null: a key with a token
     limits: KeyLimits
 
     @classmethod
@@ -85,6 +86,7 @@ class KeyView(Document):
             expires_at=key.expires_at,
             rotated_at=key.rotated_at,
             revoked_at=key.revoked_at,
+            subject=key.subject,
             limits=KeyLimits(
                 requests_per_minute=key.requests_per_minute or settings.requests_per_minute,
                 max_queued_jobs=key.max_queued_jobs or settings.max_queued_jobs,

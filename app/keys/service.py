@@ -249,7 +249,7 @@ def rotate(session: Session, pepper: bytes, caller: Caller, key_id: str, overlap
     Raises:
         NotFound: no such key, or another's.
         Forbidden: a key rotates itself with its newest token only: a leaked old token must not take the key over.
-        Conflict: `wrong-state`, it was revoked or has expired.
+        Conflict: `wrong-state`, it was revoked or has expired, or is a person's.
     """
     key = locked(session, key_id) if caller.is_admin or caller.id == key_id else None
     if key is None:
@@ -258,6 +258,8 @@ def rotate(session: Session, pepper: bytes, caller: Caller, key_id: str, overlap
         raise Forbidden("this token was replaced by a rotation: rotate with the newest one")
     if not is_alive(key):
         raise Conflict("wrong-state", "this key was revoked or has expired: make a new one")
+    if key.subject is not None:  # a token would outlive the person's groups
+        raise Conflict("wrong-state", "this is a person's key, who signs in: make another one for programs")
     token = _new_token(key_id)
     key.previous_hmac = key.secret_hmac if overlap_s else None
     key.previous_until = now() + timedelta(seconds=overlap_s) if overlap_s else None

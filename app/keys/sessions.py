@@ -1,7 +1,8 @@
 """A dashboard session: a signed cookie made from an API key, and the token that proves a request is from our own pages.
 
 The cookie holds the key's id, a name of the sent token (not the token), the number of earlier sign-outs, and the time
-of signing. The key is looked up at every request, so that a revoked, rotated or expired key stops at once. The form's
+of signing; that of a person who signed in at the identity provider also its end. The key is looked up at every request,
+so that a revoked, rotated or expired key stops at once. The form's
 token is an HMAC of the visitor's own cookie, which another site can neither read nor make.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 from dataclasses import dataclass
 
 from itsdangerous import BadSignature, TimestampSigner
@@ -25,9 +27,14 @@ CSRF_HEADER = "X-CSRF-Token"
 NOT_SIGNED_IN = "sign in first"
 
 
-def cookie_for(settings: Settings, caller: Caller, sign_outs: int) -> str:
-    """The value of a new session's cookie."""
-    return _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}").decode()
+def cookie_for(settings: Settings, caller: Caller, sign_outs: int, hours: float | None = None) -> str:
+    """The value of a new session's cookie.
+
+    Args:
+        hours: until its end, if that may come before the settings' hours.
+    """
+    end = "" if hours is None else f".{int(time.time() + hours * 3600)}"
+    return _signer(settings).sign(f"{caller.id}.{caller.generation}.{sign_outs}{end}").decode()
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,9 @@ def signed_in(cookie: str, settings: Settings) -> Signed:
     """
     try:
         signed = _signer(settings).unsign(cookie, max_age=int(settings.session_hours * 3600)).decode()
-        key_id, generation, sign_outs = signed.split(".")
+        key_id, generation, sign_outs, *ends = signed.split(".")
+        if any(time.time() >= int(end) for end in ends):
+            raise Unauthenticated(NOT_SIGNED_IN)
         return Signed(key_id, generation, int(sign_outs))
     except (BadSignature, ValueError):  # ValueError: signed by an older version
         raise Unauthenticated(NOT_SIGNED_IN) from None

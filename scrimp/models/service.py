@@ -79,6 +79,7 @@ class Key(Resource):
     expires_at: str | None = None
     rotated_at: str | None = None
     revoked_at: str | None = None
+    subject: str | None = None
     limits: dict[str, Any]
 
 

@@ -239,6 +239,9 @@ PAGES: dict[tuple[str, str], Sent] = {
     ("GET", "/"): {"ok": 303},
     ("POST", "/dashboard/login"): {"ok": 403},  # without a form of ours
     ("POST", "/dashboard/logout"): {"ok": 303},
+    # No identity provider is set here: tests/identity has one.
+    ("GET", "/dashboard/sign-in"): {"ok": 404},
+    ("GET", "/dashboard/sign-in/callback"): {"ok": 404},
     ("GET", "/dashboard/events/jobs"): {"ok": 204},  # no stream is asked for
     ("GET", "/dashboard/events/readings/{dataset_id}"): {"ok": 204},
     ("GET", "/dashboard/events/jobs/{job_id}"): {"ok": 204},

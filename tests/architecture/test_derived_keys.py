@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app import secrets
+from app.dashboard import single_sign_on
 from app.datasets import hashes, parsed, storing
 from app.formats import users
 from app.keys import service as keys
@@ -46,6 +47,18 @@ class File(io.BytesIO):
 def form_token(secret: bytes, patch: pytest.MonkeyPatch) -> str:
     patch.setenv("SCRIMP_SECRET_SESSION_KEY", secret.hex())
     return sessions.form_token(Settings(), "cookie")
+
+
+def proof(secret: bytes, patch: pytest.MonkeyPatch) -> tuple[str, str, str]:
+    patch.setenv("SCRIMP_SECRET_SESSION_KEY", secret.hex())
+    made = single_sign_on._proof(Settings(), "seed")
+    return made.state, made.nonce, made.verifier
+
+
+FROM_THE_ENVIRONMENT = {
+    "app/keys/sessions.py form_token": form_token,
+    "app/dashboard/single_sign_on.py _proof": proof,
+}
 
 
 def sum_of_elements(secret: bytes) -> int:
@@ -81,13 +94,14 @@ DERIVED: dict[str, list[Made]] = {
     "core/parts/units.py of_users": [lambda secret: units.of_users(["u"], digests.Keys(THIRD, secret)).tobytes()],
     "app/formats/users.py sides": [lambda secret: users.sides(["u"], digests.Keys(secret, THIRD)).tobytes()],
     "app/keys/service.py digest": [lambda secret: keys.digest(secret, "token")],
-    "app/keys/sessions.py form_token": [],  # from the environment: see `made_of`
+    **{place: [] for place in FROM_THE_ENVIRONMENT},  # see `made_of`
     "worker/noise/keys.py derive_key": [],  # tests/worker/test_keys.py
 }
 
 
 def made_of(place: str, patch: pytest.MonkeyPatch) -> list[Made]:
-    return [lambda secret: form_token(secret, patch)] if place.endswith("form_token") else DERIVED[place]
+    made = FROM_THE_ENVIRONMENT.get(place)
+    return DERIVED[place] if made is None else [lambda secret: made(secret, patch)]
 
 
 def places() -> set[str]:

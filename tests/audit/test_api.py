@@ -15,7 +15,8 @@ from sqlalchemy import select
 
 from app.audit.chain import seal
 from app.db.engine import Database
-from app.db.models import AuditEntry
+from app.db.models import ApiKey, AuditEntry
+from app.identity.provider import Provider
 from app.lifecycle.relay import Relay
 from app.main import create_app
 from core.ids import new_id
@@ -24,6 +25,7 @@ from tests.dashboard.scene import Key, Scene
 from tests.dashboard.test_submit import sent_from
 from tests.declared import declarations
 from tests.factories import add_dataset, job_spec
+from tests.identity.provider import local_provider, with_provider
 from tests.lifecycle.test_relay import Notifier
 
 HOOK = {"url": "https://93.184.216.34/hook", "events": ["job.succeeded"]}
@@ -96,6 +98,26 @@ def upload(world: World, path: str = "/v1/datasets", name: str = "uploaded") -> 
 
 def upload_on_page(world: World) -> httpx.Response:
     return upload(world, "/dashboard/register/file", "uploaded-on-page")
+
+
+def sign_in_at_provider(world: World) -> httpx.Response:
+    """The admin's key is a person's for a while."""
+    state, key_id = world.client.app.state, world.scene.admin.id  # type: ignore[attr-defined]
+    before = state.settings
+    with pytest.MonkeyPatch.context() as patched, local_provider(patched) as provider:
+        state.settings = with_provider(before, provider)
+        state.provider = Provider(state.settings)
+        provider.person = {"sub": "the admin", "groups": ["ops"]}
+        with world.db.write() as session:
+            admin = session.get_one(ApiKey, key_id)
+            admin.issuer, admin.subject = provider.issuer, "the admin"
+        callback = httpx.get(world.client.get("/dashboard/sign-in").headers["location"]).headers["location"]
+        answer = world.client.get(callback)
+        with world.db.write() as session:
+            admin = session.get_one(ApiKey, key_id)
+            admin.issuer = admin.subject = admin.expires_at = None
+        state.settings, state.provider = before, None
+    return answer
 
 
 def join(world: World) -> httpx.Response:
@@ -381,6 +403,7 @@ CALLS: dict[tuple[str, str], Call] = {
 PAGE_CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/dashboard/login"): sign_in,
     ("POST", "/dashboard/logout"): sign_out,
+    ("GET", "/dashboard/sign-in/callback"): sign_in_at_provider,
     ("POST", "/dashboard/jobs/{job_id}/cancel"): plain("/dashboard/jobs/{job}/cancel"),
     ("POST", "/dashboard/jobs/{job_id}/pause"): plain("/dashboard/jobs/{job}/pause"),
     ("POST", "/dashboard/jobs/{job_id}/resume"): resume_on_page,
