@@ -9,8 +9,18 @@ from pydantic import Field
 from core.contracts.base import Document
 
 MOST_KEPT = 64  # neighbours of a node that a part stores
+HALVES = 2  # numbers that a part stores of an id
 Hops = Literal[1, 2]
 Fan = Annotated[int, Field(strict=True, ge=1, le=MOST_KEPT)]
+
+
+def stored_width(keep: int) -> int:
+    """How many numbers a part stores of a node besides its columns: its id, and `keep` others'.
+
+    >>> stored_width(16)
+    34
+    """
+    return HALVES * (1 + keep)
 
 
 class Tree(Document):

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.contracts.neighbourhoods import Tree
+from core.contracts.neighbourhoods import HALVES, Tree, stored_width
 from core.parts.damage import DataDamagedError
 
 HALF_BITS = 23  # of an id's number, in each of two float32 numbers, which hold them exactly
-HALVES = 2
 NOBODY = -1  # fewer than `keep` nodes are named
 
 Ids = NDArray[np.int64]
@@ -33,7 +32,7 @@ def number_of(node: str) -> int:
     >>> 0 <= number_of("a") < 2**46
     True
     """
-    return int.from_bytes(hashlib.blake2b(node.encode(), digest_size=8).digest(), "big") >> (64 - HALVES * HALF_BITS)
+    return int.from_bytes(hashlib.sha256(node.encode()).digest()[:8], "big") >> (64 - HALVES * HALF_BITS)
 
 
 def kept(node: str, named: Iterable[str], keep: int) -> list[int]:
@@ -45,14 +44,9 @@ def kept(node: str, named: Iterable[str], keep: int) -> list[int]:
     own = number_of(node).to_bytes(8, "big")
 
     def rank(other: int) -> bytes:
-        return hashlib.blake2b(own + other.to_bytes(8, "big"), digest_size=8).digest()
+        return hashlib.sha256(own + other.to_bytes(8, "big")).digest()
 
     return sorted(others, key=lambda other: (rank(other), other))[:keep]
-
-
-def stored_width(keep: int) -> int:
-    """How many numbers a part stores of a node besides its columns."""
-    return HALVES * (1 + keep)
 
 
 def stored_ids(numbers: Sequence[Sequence[int]], keep: int) -> NDArray[np.float64]:
@@ -68,6 +62,22 @@ def stored_ids(numbers: Sequence[Sequence[int]], keep: int) -> NDArray[np.float6
     return np.concatenate([high, low], axis=1).astype(np.float64)
 
 
+def read(stored: NDArray[Any], columns: int, keep: int, tree: Tree | None) -> NDArray[np.float32]:
+    """What a model reads of the nodes of one part: their trees, or their columns alone.
+
+    Args:
+        stored: as `trees` takes it.
+
+    Raises:
+        DataDamagedError: it is not as wide as declared, or two nodes have one id.
+    """
+    if stored.ndim != 2 or stored.shape[1] != columns + stored_width(keep):
+        raise DataDamagedError("a stored part of the data set does not have the declared columns")
+    if tree is None:
+        return np.ascontiguousarray(stored[:, :columns], dtype=np.float32)
+    return trees(stored, columns, tree)
+
+
 def trees(stored: NDArray[Any], columns: int, tree: Tree) -> NDArray[np.float32]:
     """The trees of all nodes of one part, (n, tree.width(columns)). Nodes of other parts are not there.
 
@@ -81,7 +91,7 @@ def trees(stored: NDArray[Any], columns: int, tree: Tree) -> NDArray[np.float32]
         DataDamagedError: two nodes have one id.
     """
     own = stored[:, :columns].astype(np.float32)
-    of = children(_ids(stored[:, columns:]), tree.neighbours)
+    of = children(ids_of(stored[:, columns:]), tree.neighbours)
     means = np.zeros(own.shape, dtype=np.float64)
     count = np.maximum((of >= 0).sum(axis=1), 1)
     for child in of.T:  # one after the other: a node's sum has the same bits wherever it stands
@@ -135,27 +145,28 @@ def tree_of(own: Sequence[float], below: Sequence[Sequence[Sequence[float]]], tr
         below: of each child, its own columns and then those of its children.
     """
     columns = len(own)
-    nodes = np.zeros((1 + tree.neighbours, 2, columns), dtype=np.float32)
+    nodes: NDArray[np.float32] = np.zeros((1 + tree.neighbours, 2, columns), dtype=np.float32)
     nodes[0, 0] = own
     for place, (child, *rest) in enumerate(below, start=1):
         nodes[place, 0] = child
         nodes[place, 1] = _mean(rest, columns)
     nodes[0, 1] = _mean([each[0] for each in below], columns)
-    if tree.hops == 1:
-        return nodes[0].reshape(-1)
-    weights = np.zeros(tree.neighbours, dtype=np.float32)
+    weights: NDArray[np.float32] = np.zeros(tree.neighbours, dtype=np.float32)
     weights[: len(below)] = 1.0 / max(len(below), 1)
-    return np.concatenate([nodes.reshape(-1), weights])
+    given: NDArray[np.float32] = np.concatenate([nodes.reshape(-1), weights])
+    return given[: 2 * columns] if tree.hops == 1 else given
 
 
 def _mean(rows: Sequence[Sequence[float]], columns: int) -> NDArray[np.float32]:
     total = np.zeros(columns)
     for each in rows:
         total += np.asarray(each, dtype=np.float32)
-    return (total / max(len(rows), 1)).astype(np.float32)
+    mean: NDArray[np.float32] = (total / max(len(rows), 1)).astype(np.float32)
+    return mean
 
 
-def _ids(stored: NDArray[Any]) -> Ids:
+def ids_of(stored: NDArray[Any]) -> Ids:
+    """The ids of `stored_ids`, (n, 1 + keep)."""
     high, low = np.split(np.rint(stored).astype(np.int64), HALVES, axis=1)
     return np.where(high < 0, NOBODY, (high << HALF_BITS) | low)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.contracts.dataset_spec import Columns, Features, Tensor
+from core.contracts.dataset_spec import Columns, Features, NodeColumns, Tensor
+from core.contracts.neighbourhoods import stored_width
 from core.contracts.table import TableFeatures
 from core.statistics.plans import Asked
 
@@ -56,6 +57,8 @@ def width_of(features: Features, numbers: int) -> int:
         numbers: of a tensor.
     """
     match features:
+        case NodeColumns():
+            return len(features.columns) + stored_width(features.keep)
         case TableFeatures() | Columns():
             return len(features.columns)
         case Tensor():
