@@ -23,11 +23,14 @@ from core.contracts.dataset_spec import (
     Interactions,
     LanguageModelTask,
     LastItemHoldout,
+    NodeColumns,
 )
+from core.contracts.gcn import GcnModel
 from core.contracts.governance import Use
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
 from core.contracts.marginals import MOST_SYNTHETIC_ROWS, SYNTHETIC_BINS
+from core.contracts.memory import IN_MEMORY_BYTES, in_memory, record_bytes
 from core.contracts.metrics import rule_of
 from core.contracts.model_settings import ImageForm, RecordSizes
 from core.contracts.optimizers import AdaDps, Dp2Settings, PublicSideSettings, ScaleThenPrivatize
@@ -286,10 +289,36 @@ def _check_model(spec: JobSpec, facts: DatasetFacts) -> tuple[models.Layer, ...]
     refused = models.refusal(spec.model, facts.spec.task.kind, features, facts.features, facts.outputs, facts.rows)
     if refused is not None:
         raise InvalidRequest.at(*refused)
+    if isinstance(spec.model, GcnModel) and isinstance(facts.spec.features, NodeColumns):
+        _check_graph(spec, spec.model, facts.spec.features, facts)
     if spec.runtime.dtype == "float32" and spec.model.only_float64(sparse=facts.is_sparse):
         detail = "linear models of hashed text and matrix factorization train in float64: leave `runtime.dtype` out"
         raise InvalidRequest.at("/runtime/dtype", detail)
     return tuple(models.layers(spec.model, facts.features, facts.outputs, facts.rows))
+
+
+def _check_graph(spec: JobSpec, model: GcnModel, nodes: NodeColumns, facts: DatasetFacts) -> None:
+    """Which jobs' price covers that a node is read for others' gradients, and whose trees fit in memory."""
+    if model.neighbours > nodes.keep:
+        detail = f"this data set keeps {nodes.keep} of a node's list (`features.keep`): use at most that many"
+        raise InvalidRequest.at("/model/neighbours", detail)
+    if spec.privacy is not None and spec.sampling.is_sampled:
+        detail = (
+            "a node is read in batches that its own coin does not draw, so `poisson` sampling hides nothing of it: use "
+            '{"kind": "full_batch"} or {"kind": "cyclic"}'
+        )
+        raise InvalidRequest.at("/sampling", detail)
+    if spec.norm_adapts:
+        detail = "`adaptive` counts records, and a node changes several: use `flat`, `automatic` or `per_layer`"
+        raise InvalidRequest.at("/clipping/kind", detail)
+    rows = max(facts.slots.train.rows, 0 if facts.slots.holdout is None else facts.slots.holdout.rows)
+    size = record_bytes(facts.features, sparse=False, rating=False)
+    if not in_memory(rows, size):
+        detail = (
+            f"the trees of {rows:,} nodes, {facts.features} numbers each, take {rows * size >> 20} MiB, and at most "
+            f"{IN_MEMORY_BYTES >> 20} are held: use fewer `neighbours`, or one of the `hops`"
+        )
+        raise InvalidRequest.at("/model/neighbours", detail)
 
 
 def _check_class_weights(spec: JobSpec, facts: DatasetFacts) -> None:
@@ -300,7 +329,7 @@ def _check_class_weights(spec: JobSpec, facts: DatasetFacts) -> None:
     if len(spec.class_weights) != facts.outputs:
         detail = f"give a number for each of the {facts.outputs} classes, in the data set's order"
         raise InvalidRequest.at("/class_weights", detail)
-    if not isinstance(spec.model, LinearModel | MlpModel | CnnModel):
+    if not isinstance(spec.model, LinearModel | MlpModel | CnnModel | GcnModel):
         detail = f"`{spec.model.kind}` models take no weights of classes: leave `class_weights` out"
         raise InvalidRequest.at("/class_weights", detail)
 
@@ -509,6 +538,8 @@ def _audit_cost(spec: JobSpec, facts: DatasetFacts) -> tuple[str, ...]:
 def _audit_refusal(spec: JobSpec, facts: DatasetFacts) -> str | None:
     if not facts.is_private or spec.privacy is None:
         return "canaries test what a certificate claims, and a job on public data has none"
+    if spec.model.reach > 1:
+        return "canaries are records of their own, and no node reads them or is read by them"
     if isinstance(spec.sampling, Poisson) and spec.sampling.largest_batch is not None:
         return "with `largest_batch` canaries would take records' places in a full batch"
     return None

@@ -9,6 +9,7 @@ from core.contracts.architectures import task_of
 from core.contracts.base import Document
 from core.contracts.cnn import FIRST, LEAST, MOST_NUMBERS, behind, blocks
 from core.contracts.extractor import ExtractorRef
+from core.contracts.gcn import GcnModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import (
     CnnModel,
@@ -70,7 +71,7 @@ CATALOGUE: dict[str, Entry] = {
         LinearModel,
         "One linear layer from the features to the outputs, started at zero.",
         "The first thing to try: few parameters mean little noise. The only kind for hashed text, and the fastest.",
-        ("hashed_text", "columns", "table", "tensor", "text"),
+        ("hashed_text", "columns", "nodes", "table", "tensor", "text"),
         'Softmax or least-squares regression; privately on fixed features: Tramèr & Boneh 2021, "Differentially '
         'private learning needs better features (or much more data)".',
     ),
@@ -86,7 +87,7 @@ CATALOGUE: dict[str, Entry] = {
         MlpModel,
         "Linear layers with an activation between them.",
         "Dense features with a non-linear relation to the label, and about ten thousand records or more.",
-        ("columns", "table", "tensor"),
+        ("columns", "nodes", "table", "tensor"),
         'Bounded activations: Papernot et al. 2021, "Tempered sigmoid activations for deep learning with differential '
         'privacy".',
     ),
@@ -100,6 +101,14 @@ CATALOGUE: dict[str, Entry] = {
         "conv2: the MNIST model of TensorFlow Privacy's and Opacus' tutorials. conv5: the CIFAR-10 model of Opacus' "
         'examples. wrn16_4: De et al. 2022, "Unlocking high-accuracy differentially private image classification '
         'through scale".',
+    ),
+    "gcn": Entry.of(
+        GcnModel,
+        "A graph network over a node's columns and the means of those that it reads, one or two hops away.",
+        "Nodes of a graph whose neighbours tell their class. Few `neighbours`: a node moves the gradients of all that "
+        "read it, and noise grows with their number. Full batches, or `cyclic` ones.",
+        ("nodes",),
+        'Daigavane et al. 2021, "Node-level differentially private graph neural networks".',
     ),
     "matrix_factorization": Entry.of(
         MatrixFactorizationModel,
@@ -178,6 +187,8 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
             found = [_dense(str(1 + apart * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
         case CnnModel():
             found = _convolutional(model, outputs)
+        case GcnModel():
+            found = _graph(model, features, outputs)
         case MatrixFactorizationModel():
             found = _factors(model, rows)
         case TransformerRecModel():
@@ -189,6 +200,17 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         case _:
             assert_never(model)
     return found
+
+
+def _graph(model: GcnModel, features: int, outputs: int) -> list[Layer]:
+    sizes, found = list(model.hidden), list[Layer]()
+    if model.hops > 1:
+        halves = (features - model.neighbours) // (1 + model.neighbours)
+        found = [_dense("0.linear", halves, sizes[0])]
+        features = 2 * sizes.pop(0)
+    sizes = [features, *sizes, outputs]
+    start = len(found)
+    return [*found, *(_dense(str(start + 2 * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1))]
 
 
 def _factors(model: MatrixFactorizationModel, rows: tuple[int, int]) -> list[Layer]:

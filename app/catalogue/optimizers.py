@@ -186,6 +186,7 @@ def _in_common(features: Features) -> dict[str, Any]:
     """The settings that features of two data sets must share."""
     if isinstance(features, TableFeatures):  # cells are stored unscaled, and the job's ranges scale both
         return features.model_dump(exclude={"columns": {"__all__": {"range"}}})
+    # Lists name nodes of their own data set.
     return features.model_dump(exclude=set() if isinstance(features, Columns) else {"column", "array"})
 
 

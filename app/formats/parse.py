@@ -42,6 +42,7 @@ from core.contracts.blocks import UNITS
 from core.contracts.dataset_spec import (
     Columns,
     DatasetSpec,
+    Features,
     HashedText,
     LastItemHoldout,
     SplitHoldout,
@@ -62,6 +63,7 @@ from core.parts.sorted_digests import Ascending, common, squares
 from core.parts.stored import StoredPart, Texts
 from core.parts.units import Saved
 
+LAST = "\U0010ffff"  # behind every column's name
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
 UNPACKED_FREELY_BYTES = 2**26  # whatever the ratio: it takes seconds to read
 
@@ -268,13 +270,20 @@ def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, cont
         return Piece(StoredPart(x=x, y=y), taken.users, contents.add(messages, messages))
     if taken.matrix is None or taken.contents is None:
         raise ValueError("a piece holds texts or numbers")
-    names = spec.features.names if isinstance(spec.features, Columns | TableFeatures) else None
+    names = _names(spec.features, taken.matrix.shape[1])
     matrix = _float32(taken.matrix)
     rounded = matrix if taken.contents is taken.matrix else _float32(taken.contents)
     stored = sent = digests.number_contents(rounded, names, labels)
     if contents.needs_sent and not np.array_equal(rounded, taken.contents, equal_nan=True):
         sent = digests.number_contents(taken.contents, names, labels)
     return Piece(StoredPart(x=matrix, y=y), taken.users, contents.add(stored, sent))
+
+
+def _names(features: Features, width: int) -> list[str] | None:
+    """By which a record's numbers are ordered in its content; a node's ids come last."""
+    if not isinstance(features, Columns | TableFeatures):
+        return None
+    return [*features.names, *(f"{LAST}{place:06}" for place in range(len(features.names), width))]
 
 
 def _seal(asked: SealKey | None) -> DataKey | None:

@@ -23,12 +23,14 @@ from core.contracts.dataset_spec import (
     HashedText,
     Interactions,
     LanguageModelTask,
+    NodeColumns,
     Tensor,
     Text,
 )
 from core.contracts.table import CategoryColumn, NumberColumn, TableFeatures
 from core.errors import InvalidRequest
-from core.parts.columns import ClassCoder, NumberCoder, UserCoder, comma_number, unusable
+from core.parts.columns import ClassCoder, NamesCoder, NumberCoder, UserCoder, comma_number, unusable
+from core.parts.nodes import ids_of, kept, number_of, stored_ids
 from core.parts.tables import CellCoder, ContentCoder
 
 HELD = 2**20  # cells, or characters of texts, that a block holds
@@ -161,7 +163,13 @@ class Records(Table):
         # The user's column is read after the features, for the data file alone.
         user = spec.privacy.user_column if file == "file" else None
         self._user = Wanted(user, "/privacy/user_column") if user else None
-        wanted = [*self._features, *([self._user] if self._user else [])]
+        self._graph = spec.features if isinstance(spec.features, NodeColumns) else None
+        self._node, self._named = (
+            Wanted(getattr(self._graph, name, ""), f"/features/{name}") for name in ("node", "neighbours")
+        )
+        self._nodes: list[NDArray[np.int64]] = []  # the numbers of the ids that are there
+        lists = [self._node, self._named] if self._graph else []
+        wanted = [*self._features, *lists, *([self._user] if self._user else [])]
         super().__init__(spec.format, file, max_unpacked_bytes, wanted, label)
         self.spec, self.sink = spec, sink
         self.drops_rows = spec.wrong_rows == "drop"
@@ -185,7 +193,7 @@ class Records(Table):
             if self._has_prompt:
                 return TEXTS
             return NUMBERS | TEXTS if self.classes is not None else NUMBERS
-        if wanted == self._user:
+        if wanted == self._user or (self._graph and wanted in (self._node, self._named)):
             return WHOLE
         if self.is_text:
             return TEXTS
@@ -205,6 +213,8 @@ class Records(Table):
             matrix, flags = cells.numbers(columns, self._number)
             for place in np.flatnonzero(flags.any(axis=0)).tolist():
                 self._note(self._features[place], flags[:, place], rows, wrong, columns[place])
+            if self._graph is not None:
+                matrix = np.concatenate([matrix, self._ids(self._graph, block, rows, wrong)], axis=1)
             contents = matrix
         y: NDArray[Any] = np.zeros(len(rows))
         if self._has_prompt:
@@ -237,6 +247,10 @@ class Records(Table):
         """Raises InvalidRequest with columns, counts and rows, if any cell cannot be used."""
         if not self.drops_rows:
             self.faults.refuse(self.file, self.wanted)
+        numbers = np.concatenate([np.zeros(0, dtype=np.int64), *self._nodes])
+        if twice := len(numbers) - len(np.unique(numbers)):
+            detail = f"{twice} rows have the id of another row, and a node has one: join them, or name them apart"
+            raise self.unsuited(self._node, detail)
         if self.count == 0:
             raise self.broken("it holds no records" + (" that can be used" if self.dropped else ""))
 
@@ -251,6 +265,8 @@ class Records(Table):
         if self.drops_rows and wrong.any():
             self.dropped += int(np.count_nonzero(wrong))
             taken = taken.chosen(~wrong)
+        if self._graph is not None and taken.matrix is not None:
+            self._nodes.append(ids_of(taken.matrix[:, len(self._features) :])[:, 0])
         self.count += len(taken.y)
         if len(taken.y) and (self.drops_rows or not self.faults):
             self.sink(taken)
@@ -269,6 +285,17 @@ class Records(Table):
         users, flags = cells.coded(found, UserCoder(), "")
         self._note(column, flags, rows, wrong, found)
         return users
+
+    def _ids(
+        self, graph: NodeColumns, block: Mapping[str, Cells], rows: Rows, wrong: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Each node's number, and those of the first that it names, as they are stored."""
+        nodes = self._users(self._node, block[self._node.name], rows, wrong)
+        found = block[self._named.name]
+        named, flags = cells.coded(found, NamesCoder(), [])
+        self._note(self._named, flags, rows, wrong, found)
+        numbers = [[number_of(own), *kept(own, each, graph.keep)] for own, each in zip(nodes, named, strict=True)]
+        return stored_ids(numbers, graph.keep)
 
     def _labels(self, found: Cells, rows: Rows, wrong: NDArray[np.bool_]) -> NDArray[Any]:
         y: NDArray[Any]

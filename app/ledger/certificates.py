@@ -214,7 +214,7 @@ def _body(
         code_version=code_version,
         **_digests(spec, model),
         issued_at=rfc3339(whole_second()),
-        threat_model=meaning.threat_model(ran.unit),
+        threat_model=meaning.threat_model(ran.unit, reach=spec.model.reach),
         assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),
         composition=meaning.composition(account.filter, settled.dataset_id, blocks),
         profile=loss,

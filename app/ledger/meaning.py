@@ -60,8 +60,12 @@ class Meaning(Document):
     environment: tuple[WorkerEnvironment, ...]
 
 
-def threat_model(unit: str) -> ThreatModel:
-    """Says who sees what."""
+def threat_model(unit: str, *, reach: int = 1) -> ThreatModel:
+    """Says who sees what.
+
+    Args:
+        reach: above 1 the model read records for other records' gradients: nodes of a graph.
+    """
     not_covered = [
         "how long the job ran: its duration depends on the true number of records",
         "what was declared public: counts, classes, column names, public hold-outs, pretrained parts",
@@ -69,6 +73,11 @@ def threat_model(unit: str) -> ThreatModel:
     ]
     if unit == "example":
         not_covered.append("several records of one person: each is protected by itself")
+    if reach > 1:
+        not_covered.append(
+            "that others list a node: ε protects a node's own row, with its label, columns and list; a list that "
+            "names it is another node's"
+        )
     return ThreatModel(
         sees=(
             "the service and its operator: the records",

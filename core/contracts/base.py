@@ -32,6 +32,11 @@ def is_none(value: object) -> bool:
     return value is None
 
 
+def is_one(value: object) -> bool:
+    """Leaves out a factor of 1, as `is_none`."""
+    return value == 1
+
+
 # The context in which a declaration is validated before it is stored: what is refused here may be stored already.
 DECLARATION = "declaration"
 

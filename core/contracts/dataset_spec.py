@@ -6,6 +6,7 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import FailFast, Field, StringConstraints, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from core.contracts import filters
 from core.contracts.base import DeltaValue, Document, EpsilonValue, Unit, is_none
@@ -13,6 +14,7 @@ from core.contracts.declared_ids import Ids
 from core.contracts.feature_settings import ColumnName, FeatureSettings, TypicalLength
 from core.contracts.filters import FilterName
 from core.contracts.governance import Governance
+from core.contracts.neighbourhoods import Fan, Tree
 from core.contracts.slots import DeclaredSlots
 from core.contracts.table import CsvDialect, RangeEnd, TableFeatures
 
@@ -285,6 +287,34 @@ class Columns(FeatureSettings):
         return self.typical_length or super().length(features)
 
 
+class NodeColumns(Columns):
+    """Nodes of a graph, one a row: dense numeric columns, an id, and a list of other nodes' ids, with spaces between.
+
+    A row is what ε protects: a node with its label, its columns and its list. The nodes that it lists may read its
+    columns (models of kind `gcn`); those of its list that are no rows of the file read nothing. Other models read the
+    columns alone. Of an undirected graph both ends of an edge list each other.
+
+    `keep`: so many of a list are stored, in an order of the node's own. No id may have two rows.
+    """
+
+    kind: Literal["nodes"] = "nodes"  # type: ignore[assignment] # columns by another tag
+    node: ColumnName = "id"
+    neighbours: ColumnName = "neighbours"
+    keep: Fan = 16
+    # What a job's model reads of the graph (core.contracts.job_spec.seen_by); no declaration has it.
+    tree: SkipJsonSchema[Tree | None] = Field(default=None, exclude_if=is_none)
+
+    @model_validator(mode="after")
+    def _apart(self) -> NodeColumns:
+        if len({self.node, self.neighbours, *self.columns}) < len(self.columns) + 2:
+            raise ValueError("`node`, `neighbours` and `columns` must be different columns")
+        return self
+
+    def numbers(self, stored: int) -> int:
+        """See FeatureSettings.numbers: what is stored are columns and ids."""
+        return len(self.columns) if self.tree is None else self.tree.width(len(self.columns))
+
+
 class ImageShape(Document):
     """The size of every image of an archive, in pixels; 1 channel for grey, 3 for colours."""
 
@@ -445,7 +475,9 @@ Task = Annotated[
 ]
 # Files with one record a row, or an image (app.formats.readers).
 TableFormat = Literal["csv", "parquet", "npz", "jsonl", "arrow", "images"]
-Features = Annotated[HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")]
+Features = Annotated[
+    HashedText | Text | Columns | NodeColumns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")
+]
 
 
 UploadId = Annotated[str, StringConstraints(pattern=r"^up_[a-z2-7]{21}$")]
@@ -534,6 +566,8 @@ class DatasetSpec(Document):
             raise ValueError("`csv` describes a CSV file: leave it out for other formats")
         if isinstance(self.task, LanguageModelTask) and not isinstance(self.features, Text):
             raise ValueError("task 'language_model' needs features of kind 'text'")
+        if isinstance(self.features, NodeColumns):
+            self._graph(self.features)
         label = self.task.label_column
         if label in self.features.names:
             name = "prompt" if isinstance(self.task, LanguageModelTask) else "label"
@@ -544,3 +578,11 @@ class DatasetSpec(Document):
         if user is not None and user in (label, *self.features.names):
             raise ValueError("the user column cannot be the label or a feature")
         return self
+
+    def _graph(self, features: NodeColumns) -> None:
+        if features.tree is not None:
+            raise ValueError("`tree` is what a job's model reads: leave it out")
+        if self.privacy.user_column is not None:
+            raise ValueError("features of kind 'nodes' have one row a node: use the unit 'example'")
+        if self.task.label_column in (features.node, features.neighbours):
+            raise ValueError("the label cannot also be the node's id or its list")

@@ -14,8 +14,9 @@ from core.contracts.augmentation import Augmentation
 from core.contracts.base import NO_NUL, DeltaValue, Document, EpsilonValue, NoiseMultiplier, is_none
 from core.contracts.blocks import BlockChoice
 from core.contracts.cnn import OWN_SIZE, ImageSize, Preset, convolutions
-from core.contracts.dataset_spec import Features
+from core.contracts.dataset_spec import Features, NodeColumns
 from core.contracts.extractor import ExtractorRef
+from core.contracts.gcn import GcnModel
 from core.contracts.governance import Use
 from core.contracts.hf import HfModel, weights_file
 from core.contracts.hpo import Hpo
@@ -110,11 +111,13 @@ class GamModel(LinearModel):
 
 
 def seen_by(model: ModelSettings, features: Features) -> Features:
-    """Returns a data set's features as a model reads them: an additive model has maps of its own.
+    """Returns a data set's features as a model reads them: an additive model has maps of its own, a graph's has trees.
 
     Raises:
         ValueError: the columns do not allow these maps.
     """
+    if isinstance(model, GcnModel) and isinstance(features, NodeColumns):
+        return features.model_copy(update={"tree": model.tree})
     if not isinstance(model, GamModel) or not isinstance(features, TableFeatures):
         return features
     return features.additive(model.bins, model.pairs)
@@ -307,6 +310,7 @@ Model = (
     | GamModel
     | MlpModel
     | CnnModel
+    | GcnModel
     | MatrixFactorizationModel
     | TransformerRecModel
     | GruRecModel

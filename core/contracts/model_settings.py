@@ -67,6 +67,11 @@ class ModelSettings(Document):
         """At most this many rows of one product belong to one record; a tied matrix is used twice."""
         return 1
 
+    @property
+    def reach(self) -> int:
+        """A unit's record more or less moves a sum of terms of norm c by at most so many c: 1, if it is in its own."""
+        return 1
+
     def pixels(self) -> ImageForm | None:
         """How the records form images, if the model reads images."""
         return None

@@ -123,6 +123,17 @@ class UserCoder(TextCoder):
         return super().code((str(cell) if isinstance(cell, int) and not isinstance(cell, bool) else cell) or None)
 
 
+class NamesCoder:
+    """The nodes that a node names: ids with spaces between them, or a list of them in JSON; none is valid."""
+
+    def code(self, cell: Any) -> list[str]:
+        """See Coder."""
+        if cell is None:
+            return []
+        names = cell.split() if isinstance(cell, str) else cell if isinstance(cell, list) else [cell]
+        return [UserCoder().code(each) for each in names]
+
+
 class ClassCoder:
     """Labels, as indices into the declared classes. A label matches a class with the same text: "1" is class 1.
 

@@ -5,6 +5,7 @@ table                      an object with a cell for each column; null for a mis
                            (of both: other members are ignored, and a number may be the text of a file)
 tensor                     a list of numbers, one record of the array, flattened
 hashed_text, text          a text
+nodes                      as columns, with the node's children as such objects, if the model reads them
 interactions, rating       an object with the user's and the item's id
 interactions, next_item    a list of items' ids, from the first to the latest
 """
@@ -18,12 +19,14 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from core.contracts.dataset_spec import Columns, Features, HashedText, Interactions, Task, Tensor, Text
+from core.contracts.dataset_spec import Columns, Features, HashedText, Interactions, NodeColumns, Task, Tensor, Text
 from core.contracts.declared_ids import Ids
+from core.contracts.neighbourhoods import Tree
 from core.contracts.table import TableFeatures
 from core.errors import InvalidRequest
 from core.parts.columns import UnusableCell, json_number, text_number
 from core.parts.ids import IdCoder
+from core.parts.nodes import tree_of
 from core.parts.tables import CellCoder, expanded
 
 MAX_TEXT_CHARACTERS = 100_000
@@ -48,6 +51,8 @@ def checked(records: list[Any], task: Task, features: Features, width: int) -> l
             return _interactions(records, task, features)
         case HashedText() | Text():
             return [_text(record, at) for at, record in enumerate(records)]
+        case NodeColumns() if features.tree is not None:
+            return [_tree(record, features, features.tree, at) for at, record in enumerate(records)]
         case Columns():
             return [_numbers(record, features.columns, width, at) for at, record in enumerate(records)]
         case TableFeatures():
@@ -90,6 +95,24 @@ def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[
             detail = f"{column} must be a number, finite in single precision, and is {_shown(number)}"
             raise InvalidRequest.at(f"/records/{at}/{cell}", detail)
     return [float(number) for number in record]
+
+
+def _tree(record: Any, features: NodeColumns, tree: Tree, at: int) -> list[float]:
+    """A node with the nodes that it reads, in the member that the data set's lists have."""
+
+    def below(of: Any) -> list[Any]:
+        found = of.get(features.neighbours, []) if isinstance(of, dict) else []
+        if not isinstance(found, list) or len(found) > tree.neighbours:
+            detail = f"{features.neighbours!r} must be a list of at most {tree.neighbours} nodes with their columns"
+            raise InvalidRequest.at(f"/records/{at}", detail)
+        return found
+
+    def own(of: Any) -> list[float]:
+        return _numbers(of, features.columns, len(features.columns), at)
+
+    further = tree.hops > 1
+    children = [[own(each), *(map(own, below(each)) if further else ())] for each in below(record)]
+    return [float(number) for number in tree_of(own(record), children, tree)]
 
 
 def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:

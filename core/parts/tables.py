@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.contracts.dataset_spec import Features, RegressionTask, Task
+from core.contracts.dataset_spec import Features, NodeColumns, RegressionTask, Task
 from core.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
+from core.parts import nodes
 from core.parts.columns import UnusableCell, finite, text_number
 from core.parts.damage import DataDamagedError
 from core.parts.stored import Csr, StoredPart
@@ -148,14 +149,18 @@ def expanded(cells: NDArray[Any], features: TableFeatures) -> NDArray[np.float32
 
 
 def scaled(stored: StoredPart, features: Features, *, sparse: bool = False) -> StoredPart:
-    """Returns a stored part with the declared features of its cells; other features are as they are.
+    """Returns a stored part with the declared features of its cells, or with its nodes' columns or trees; other
+    features are as they are.
 
     Args:
+        stored: of nodes whose model reads trees a whole part, as no other has their neighbours.
         sparse: as sparse rows.
 
     Raises:
         DataDamagedError: the part does not have the declared columns and values.
     """
+    if isinstance(features, NodeColumns):
+        return replace(stored, x=nodes.read(np.asarray(stored.x), len(features.columns), features.keep, features.tree))
     if not isinstance(features, TableFeatures):
         return stored
     try:

@@ -119,6 +119,7 @@ def _training_of(spec: JobSpec, facts: PublicFacts) -> TrainingPlan:
         clipping=clip.kind,
         expected_batch_size=spec.sampling.batch(records),
         records_per_unit=facts.records_per_unit,
+        reach=spec.model.reach,
         adaptive=adaptive,
         delayed=delayed_of(spec.optimizer),
     )
@@ -195,6 +196,7 @@ def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -
         "noise_mu": evaluation.noise_mu,
         "times": evaluation.points,
         "records_per_unit": facts.records_per_unit,
+        "reach": model.reach,
         "records": facts.records_train if of_training else facts.records_holdout,
         "groups": evaluation.groups or {},
         "ranks": token_ranks(evaluation, model),

@@ -13,7 +13,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from core.contracts.base import AccountName, DeltaValue, Document, NoiseMultiplier, Relation, Steps, Unit, is_none
+from core.contracts.base import (
+    AccountName,
+    DeltaValue,
+    Document,
+    NoiseMultiplier,
+    Relation,
+    Steps,
+    Unit,
+    is_none,
+    is_one,
+)
 from core.privacy.correlated import CorrelatedMechanism
 from core.privacy.events import (
     AccountEvents,
@@ -111,7 +121,13 @@ class GradientSums(Document):
     clipping: Literal["flat", "automatic", "per_layer", "adaptive"]
     expected_batch_size: Annotated[int, Field(ge=1)]
     records_per_unit: Annotated[int, Field(ge=1)] = 1
+    reach: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=is_one)
     delayed: DelayedMechanism | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def terms_per_unit(self) -> int:
+        """A unit moves a sum of terms of norm c by at most so many c: each record is clipped to C over this."""
+        return self.records_per_unit * self.reach
 
     def double_steps(self, steps: int | None = None) -> int:
         """Returns how many of `steps` steps (default: T) release two noisy sums over their batch."""
@@ -146,6 +162,10 @@ class TrainingMechanism(GradientSums):
 
     A unit is one record, or one user with at most `records_per_unit` records. Each record is clipped to
     C / records_per_unit, so a unit contributes at most C to the sum. L counts units.
+
+    With a `reach` above 1 a record is read for other records' gradients too, as a graph's node is: one more or less
+    moves a sum of terms of norm c by at most reach · c, so each is clipped to C / (records_per_unit · reach). These
+    terms have batches of their own, so Poisson sampling is refused: no coin of the unit decides whether it takes part.
 
     `noise_multiplier` is σ, for everything that a step releases together; the charge uses it. σ_g is for the gradient
     alone. It equals σ unless the step also releases a count with noise multiplier σ_c: two Gaussian mechanisms on one
@@ -201,6 +221,12 @@ class TrainingMechanism(GradientSums):
             raise ValueError("a largest batch needs Poisson sampling at a rate below 1")
         if self.noise and (self.sampling == "poisson" or self.adaptive or self.delayed):
             raise ValueError("correlated noise needs one clipping norm, one query, and batches that are not drawn")
+        return self
+
+    @model_validator(mode="after")
+    def _reaches(self) -> TrainingMechanism:
+        if self.reach > 1 and (self.sampling == "poisson" or self.adaptive):
+            raise ValueError("records that others read need batches that are not drawn, and one clipping norm")
         return self
 
     @model_validator(mode="after")
@@ -312,6 +338,10 @@ class MechanismConfig(Document):
         sizes = {self.training.records_per_unit, *(score.records_per_unit for score in self.scores)}
         if len(sizes) > 1 or (self.unit == "example" and sizes != {1}):
             raise ValueError("`records_per_unit` must be 1 for examples, and the same in all parts for users")
+        if {self.training.reach, *(score.reach for score in self.scores)} != {self.training.reach}:
+            raise ValueError("`reach` must be the same in all parts")
+        if self.training.reach > 1 and (self.before or self.statistics is not None):
+            raise ValueError("a `reach` above 1 is of gradients and scores alone")
         for each in self.before:
             each.check_unit(self.unit, sizes)
         return self

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from core.contracts.base import AccountName, Document, Unit, is_none
+from core.contracts.base import AccountName, Document, Unit, is_none, is_one
 from core.contracts.hf import rank_groups
 from core.contracts.job_spec import LinearModel, Model, TransformerRecModel
 from core.contracts.metrics import AUC_PARTS, CountedMetric, SummedMetric, confusion_parts, rule_of
@@ -47,8 +47,8 @@ class ScoreNoise(Document):
 class NoisyScore(Document):
     """A score: `times` releases of noisy sums.
 
-    One record contributes at most Δ = `sensitivity` in ℓ₂ norm, and a unit `records_per_unit` times that. The noise has
-    std sensitivity · records_per_unit / noise_mu.
+    One record contributes at most Δ = `sensitivity` in ℓ₂ norm, and a unit `records_per_unit` times that, times `reach`
+    where others' scores are computed from it. The noise has std sensitivity · records_per_unit · reach / noise_mu.
 
     Each score releases a sum and its complement: one record's (s, Δ − s) has ℓ₂ norm at most Δ. With `groups` of
     classes there is such a pair for each group, and one for all other classes together: a record changes only the sums
@@ -79,6 +79,7 @@ class NoisyScore(Document):
     sensitivity: Annotated[float, Field(gt=0.0)] = 1.0
     times: Annotated[int, Field(ge=1)] = 1
     records_per_unit: Annotated[int, Field(ge=1)] = 1
+    reach: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=is_one)  # of TrainingMechanism
     records: Annotated[int, Field(ge=1)]  # the public number of records in the sum; information, not a divisor
     groups: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     ranks: Annotated[int, Field(ge=1)] | None = None  # how many tokens there are
@@ -130,7 +131,7 @@ class NoisyScore(Document):
     @property
     def noise_std(self) -> float:
         """The noise's std on each sum."""
-        return self.sensitivity * self.records_per_unit / self.noise_mu
+        return self.sensitivity * self.records_per_unit * self.reach / self.noise_mu
 
     @property
     def planned(self) -> tuple[ScoreNoise, ...]:

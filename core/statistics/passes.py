@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.contracts.dataset_spec import Columns, Features
+from core.contracts.dataset_spec import Columns, Features, NodeColumns
+from core.contracts.neighbourhoods import stored_width
 from core.contracts.table import TableFeatures
 from core.statistics.plans import Asked
 
@@ -51,7 +52,13 @@ class Passes:
 
 def width_of(features: Features) -> int:
     """How many numbers of a stored record statistics read: none where its features have no names."""
-    return len(features.columns) if isinstance(features, TableFeatures | Columns) else 0
+    match features:
+        case NodeColumns():
+            return len(features.columns) + stored_width(features.keep)
+        case TableFeatures() | Columns():
+            return len(features.columns)
+        case _:
+            return 0
 
 
 def column_bytes(width: int, slots: int, *, of_users: bool) -> int:

@@ -246,6 +246,26 @@ class NextItemTask(Spec):
     core: Annotated[int, Field(ge=2, le=1000)] | None = None
 
 
+class NodeColumns(Spec):
+    """Nodes of a graph, one a row: dense numeric columns, an id, and a list of other nodes' ids, with spaces between.
+
+    A row is what ε protects: a node with its label, its columns and its list. The nodes that it lists may read its
+    columns (models of kind `gcn`); those of its list that are no rows of the file read nothing. Other models read the
+    columns alone. Of an undirected graph both ends of an edge list each other.
+
+    `keep`: so many of a list are stored, in an order of the node's own. No id may have two rows.
+    """
+
+    kind: Literal["nodes"] = "nodes"
+    columns: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], Field(min_length=1, max_length=100000)
+    ]
+    typical_length: Annotated[float, Field(ge=1e-06, le=1000000.0)] | None = None
+    node: Annotated[str, Field(min_length=1, max_length=200)] = "id"
+    neighbours: Annotated[str, Field(min_length=1, max_length=200)] = "neighbours"
+    keep: Annotated[int, Field(ge=1, le=64)] = 16
+
+
 class PublicHoldout(Spec):
     """A separate public file: scores on it are free."""
 
@@ -386,7 +406,7 @@ class DatasetSpec(Spec):
         ClassificationTask | RegressionTask | RatingTask | NextItemTask | LanguageModelTask, Field(discriminator="kind")
     ]
     features: Annotated[
-        HashedText | Text | Columns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")
+        HashedText | Text | Columns | NodeColumns | TableFeatures | Tensor | Interactions, Field(discriminator="kind")
     ]
     csv: CsvDialect | None = None
     wrong_rows: Literal["refuse", "drop"] = "refuse"

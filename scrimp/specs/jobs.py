@@ -10,6 +10,7 @@ from scrimp.spec import Spec
 from scrimp.specs.models import (
     CnnModel,
     GamModel,
+    GcnModel,
     GruRecModel,
     HfModel,
     LinearModel,
@@ -393,6 +394,7 @@ class JobSpec(Spec):
         | GamModel
         | MlpModel
         | CnnModel
+        | GcnModel
         | MatrixFactorizationModel
         | TransformerRecModel
         | GruRecModel

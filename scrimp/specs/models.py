@@ -98,6 +98,26 @@ class GamModel(Spec):
     ] = []
 
 
+class GcnModel(Spec):
+    """A graph network: a node's class from its own columns and those of at most `neighbours` nodes at each hop.
+
+    A layer reads a node's numbers beside the mean of its neighbours': `hops` such layers, then linear layers of the
+    other sizes of `hidden`, with an activation between all. With one hop and no `hidden` it is linear.
+
+    A node more or less changes the gradients of all nodes that read it, so each is clipped to C / (2 N − 1) with
+    N = 1 + neighbours + … + neighbours^hops: few neighbours mean little noise.
+
+    Source: Daigavane et al. 2021, "Node-level differentially private graph neural networks"; layers as in Hamilton,
+    Ying & Leskovec 2017, "Inductive representation learning on large graphs".
+    """
+
+    kind: Literal["gcn"] = "gcn"
+    hops: Literal[1, 2] = 1
+    neighbours: Annotated[int, Field(ge=1, le=64)] = 4
+    hidden: Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(max_length=8)] = []
+    activation: Literal["tanh", "relu"] = "tanh"
+
+
 class GruRecModel(Spec):
     """Gated recurrent units."""
 

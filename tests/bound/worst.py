@@ -16,6 +16,7 @@ from torch import Tensor
 
 from core.contracts.augmentation import Augmentation, Crop, DropWords, Erase, Flip
 from core.contracts.cnn import ImageSize
+from core.contracts.gcn import GcnModel
 from core.contracts.job_spec import (
     Clipping,
     CnnModel,
@@ -114,6 +115,7 @@ CASES = {
     "transformer, last": next_items(
         TransformerRecModel(dim=32, heads=2, blocks=4, max_length=30, loss_positions="last", tied=False)
     ),
+    "graph": network(GcnModel(hops=2, neighbours=3, hidden=(33, 7)), 35, positions=4),
     "linear": Case(Linear(33, 5, bias=True)),
     "linear, sparse": Case(Linear(500, 3), sparse=True),
     "regression": Case(Linear(7, 1)),
@@ -153,7 +155,7 @@ MORE = {
 
 
 def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **more: Any) -> GradientEngine:
-    """Args: as build_engine's `positions`, `views`, `group` and `grid`; `per_unit`, k."""
+    """Args: as build_engine's `positions`, `views`, `group` and `grid`; `per_unit`, k; `reach`."""
     training = {
         "sampling": "full_batch",
         "sample_rate": 1.0,
@@ -163,10 +165,11 @@ def engine_of(model: Model, kind: str = "flat", name: str = "bookkeeping", **mor
         "clipping": kind,
         "expected_batch_size": 32,
         "records_per_unit": more.get("per_unit", 1),
+        "reach": more.get("reach", 1),
     }
     clipping = Clipping.model_validate({"kind": kind, "max_grad_norm": C, "engine": name})
     mechanism = TrainingMechanism.model_validate(training)
-    settings = {key: value for key, value in more.items() if key != "per_unit"}
+    settings = {key: value for key, value in more.items() if key not in ("per_unit", "reach")}
     return build_engine(model, clipping, mechanism, **settings)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from app.catalogue.models import layers
+from core.contracts.gcn import GcnModel
 from core.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from core.errors import PrivacyError
 from tests.worker.layers import Scale
@@ -48,6 +49,10 @@ SPECS: list[tuple[Any, int]] = [
     (CnnModel(preset="conv2"), 784),
     (CnnModel(preset="conv5", activation="relu"), 3072),
     (CnnModel(preset="conv5", channels="last"), 3072),
+    (GcnModel(), 12),
+    (GcnModel(hidden=(4, 3)), 12),
+    (GcnModel(hops=2, neighbours=2, hidden=(4,)), 14),
+    (GcnModel(hops=2, neighbours=2, hidden=(4, 3)), 14),
 ]
 
 

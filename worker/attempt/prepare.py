@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from core.contracts.dataset_spec import Task
+from core.contracts.dataset_spec import NodeColumns, Task
 from core.contracts.extractor import ExtractorRef, Words
 from core.contracts.job_spec import LinearModel
 from core.errors import PrivacyError
@@ -198,6 +198,8 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
     if isinstance(model, HfTuning) and not model.of_images:
         tokens = Tokens(model.folder, model.spec.max_length, prompts=model.prompts, chat=model.spec.chat)
         return lambda part: tokens.of_part(load_stored(part, start.shape, partial(_declared, start)), loading)
+    if isinstance(start.features, NodeColumns) and start.features.tree is not None and not plan.in_memory:
+        raise PrivacyError("a job on a graph whose trees do not fit in memory was admitted")
     extractor, again = extractor_of(start), plan.exceeds(cacheable_bytes())
     if extractor is None:
         load_or_open = load_stored if plan.in_memory else partial(open_stored, again=again)

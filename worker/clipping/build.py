@@ -54,7 +54,7 @@ def build_engine(
     _require_views(model, views)
     opacus = clipping is not None and clipping.engine == "opacus"
     kind: ClippingKind = "flat" if training.clipping == "adaptive" else training.clipping
-    norm, of_unit = training.max_grad_norm, training.records_per_unit
+    norm, of_unit = training.max_grad_norm, training.terms_per_unit
     if isinstance(model, Linear) and not opacus:
         return LinearClipping(model, kind, norm, of_unit, "float64" if group is None else "float32", grid, views)
     if isinstance(model, MatrixFactorization):

@@ -17,6 +17,7 @@ from core.contracts.dataset_spec import (
     RatingTask,
     Task,
 )
+from core.contracts.gcn import GcnModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import (
     CnnModel,
@@ -80,7 +81,7 @@ def build_model(
             made = NextItem(features.items.rows, asked, dtype=dtype)
         case HfModel() as asked:
             made = _hf(asked, task, dtype, models_root)
-        case MlpModel() | CnnModel() as asked:
+        case MlpModel() | CnnModel() | GcnModel() as asked:
             if shape.sparse:
                 raise PrivacyError("this kind of model needs dense features")
             made = Network(shape.features, shape.outputs, asked, dtype=dtype)

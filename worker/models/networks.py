@@ -1,4 +1,4 @@
-"""Networks of torch modules over dense features: `mlp`, `cnn`, and `linear` for the reference engine."""
+"""Networks of torch modules over dense features: `mlp`, `cnn`, `gcn`, and `linear` for the reference engine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from core.contracts.cnn import behind
+from core.contracts.gcn import GcnModel
 from core.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from worker.data.records import FeatureRecords
 from worker.models.activations import Tanh
 from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
+from worker.models.graphs import TwoHops
 from worker.models.modules import ModuleModel
 from worker.models.pooling import AvgPool2x2, MaxPool2x2
 from worker.models.residual import wide_residual
@@ -32,7 +34,7 @@ class Network(ModuleModel):
 
     features: int
     outputs: int
-    spec: LinearModel | MlpModel | CnnModel
+    spec: LinearModel | MlpModel | CnnModel | GcnModel
     dtype: torch.dtype = field(default=torch.float32, kw_only=True)
 
     @cached_property
@@ -88,6 +90,8 @@ class Network(ModuleModel):
         if isinstance(self.spec, LinearModel):
             return [nn.Linear(self.features, self.outputs, bias=self.spec.has_bias)]
         act = _ACTIVATIONS[self.spec.activation]
+        if isinstance(self.spec, GcnModel):
+            return _gcn(self.spec, self.features, self.outputs, act)
         if isinstance(self.spec, MlpModel):
             return _mlp(self.spec, self.features, self.outputs, act)
         return _cnn(self.spec, self.outputs, act, AvgPool2x2)
@@ -112,6 +116,19 @@ class Scaled(nn.Module):
 def _mlp(spec: MlpModel, features: int, outputs: int, act: type[nn.Module]) -> list[nn.Module]:
     layers: list[nn.Module] = [Scaled(spec.input_scale)]
     for size in spec.hidden:
+        layers += [nn.Linear(features, size), act()]
+        features = size
+    return [*layers, nn.Linear(features, outputs)]
+
+
+def _gcn(spec: GcnModel, features: int, outputs: int, act: type[nn.Module]) -> list[nn.Module]:
+    """Layers over the trees of core.parts.nodes."""
+    layers: list[nn.Module] = []
+    sizes = list(spec.hidden)
+    if spec.hops == 2:
+        first = TwoHops(features, spec.neighbours, sizes.pop(0), act())
+        layers, features = [first], first.outputs
+    for size in sizes:
         layers += [nn.Linear(features, size), act()]
         features = size
     return [*layers, nn.Linear(features, outputs)]

@@ -10,6 +10,7 @@ from core.contracts.dataset_spec import (
     HashedText,
     Interactions,
     NextItemTask,
+    NodeColumns,
     RegressionTask,
     Task,
     Tensor,
@@ -23,6 +24,7 @@ from worker.models.hf.model import HfTuning
 from worker.models.linear import Linear
 
 MOST_COLUMNS = 20  # more are not written out
+_MANY_COLUMNS = 'dict.fromkeys(model.card["features"]["columns"], 0.0)'
 
 _LOADED = """\
 import scrimp  # pip install 'scrimp[worker{extra}]'
@@ -93,10 +95,12 @@ def _record(model: Model, task: Task, features: Features, extractor: ExtractorRe
     match features:
         case HashedText() | Text():
             return '"a text"'
-        case Columns() if len(features.columns) <= MOST_COLUMNS:
-            return repr(dict.fromkeys(features.columns, 0.0))
         case Columns():
-            return 'dict.fromkeys(model.card["features"]["columns"], 0.0)'
+            few = len(features.columns) <= MOST_COLUMNS
+            node = repr(dict.fromkeys(features.columns, 0.0)) if few else _MANY_COLUMNS
+            if isinstance(features, NodeColumns) and features.tree is not None:
+                node = f"{node} | {{{features.neighbours!r}: [{node}]}}"
+            return node
         case TableFeatures():
             return repr({each.name: each.example for each in features.columns})
         case Tensor():

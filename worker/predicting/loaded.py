@@ -129,7 +129,10 @@ def _plain(record: Any, task: Task, features: Features) -> Any:
     if isinstance(record, np.ndarray):
         record = record.ravel().tolist() if not isinstance(features, Interactions) else record.tolist()
     if isinstance(record, Mapping):
-        return {name: _cell(each) for name, each in record.items()}
+        return {
+            name: [_plain(node, task, features) for node in each] if isinstance(each, list) else _cell(each)
+            for name, each in record.items()
+        }
     if isinstance(record, list | tuple):
         record = [_cell(each) for each in record]
         if isinstance(features, Columns | TableFeatures) and len(record) == len(features.names):

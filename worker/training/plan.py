@@ -473,7 +473,7 @@ def _engine(
     if job.mechanism is None:
         return numerics, unclipped_engine(model, numerics.sums, Floats(ranks, sharded), views)
     training = job.mechanism.training
-    numerics = numerics.of_numbers(model.numbers, most, training.records_per_unit)
+    numerics = numerics.of_numbers(model.numbers, most, training.terms_per_unit)
     engine = build_engine(
         model,
         job.spec.clipping,
@@ -512,7 +512,7 @@ def _clip_ratios(model: Model, job: JobDescription, optimizer: Optimizer) -> Cli
         return None
     training, (first, second) = job.mechanism.training, model.class_weights or (1.0, 1.0)
     length = math.hypot(features.length(model.features), float(model.bias))
-    return clip_ratios(length, training.max_grad_norm / training.records_per_unit, (first, second))
+    return clip_ratios(length, training.max_grad_norm / training.terms_per_unit, (first, second))
 
 
 def _is_sharded(spec: JobSpec, ranks: Ranks) -> bool:

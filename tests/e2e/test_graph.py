@@ -1,0 +1,89 @@
+"""Nodes of a graph through the real service: registered, priced, trained, certified, and asked for predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scrimp.errors import InvalidRequest
+from tests.e2e.conftest import Service
+from tests.e2e.test_spine import finished, submit
+
+NODES, CLASSES, COLUMNS = 1200, 3, ["a", "b", "c", "d"]
+
+
+def write_graph(path: Path, seed: int = 0) -> Path:
+    """Nodes that mostly name nodes of their own class; their columns say little of it."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, NODES)
+    x = 0.25 * np.eye(CLASSES, len(COLUMNS))[y] + 0.5 * rng.normal(size=(NODES, len(COLUMNS)))
+    by_class = [np.flatnonzero(y == each) for each in range(CLASSES)]
+    lines = [",".join(["node", *COLUMNS, "topic", "links"])]
+    for node in range(NODES):
+        own = rng.choice(by_class[y[node]], size=20)
+        named = " ".join(f"n{each}" for each in (*own, NODES + node))  # the last one is no row of the file
+        lines.append(",".join([f"n{node}", *(f"{each:.4f}" for each in x[node]), f"t{y[node]}", named]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def spec(name: str, sensitivity: str) -> dict[str, Any]:
+    privacy: dict[str, Any] = {"sensitivity": sensitivity}
+    if sensitivity == "private":
+        privacy |= {"records": NODES, "cap": {"epsilon": 40.0, "delta": 1e-5}, "filter": "gdp"}
+    return {
+        "name": name,
+        "format": "csv",
+        "task": {"kind": "classification", "label": "topic", "classes": ["t0", "t1", "t2"]},
+        "features": {"kind": "nodes", "columns": COLUMNS, "node": "node", "neighbours": "links", "keep": 20},
+        "privacy": privacy,
+        "holdout": {"kind": "split", "fraction": 0.25},
+    }
+
+
+def job(dataset: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "dataset": dataset,
+        "model": {"kind": "gcn", "hops": 1, "neighbours": 3},
+        "optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "momentum": 0.9},
+        "privacy": {"target_epsilon": 10.0},
+        "length": {"steps": 30},
+        "evaluation": {"on": "holdout", "noise_mu": 0.5, "points": 1},
+    } | changes
+
+
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+def test_a_graph_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
+    with service.client() as client:
+        for seed, (name, sensitivity) in enumerate((("nodes-private", "private"), ("nodes-public", "public"))):
+            client.create_dataset(spec(name, sensitivity), write_graph(tmp_path / name, seed))
+        with pytest.raises(InvalidRequest, match="keeps 20"):
+            client.quote(job("nodes-private", model={"kind": "gcn", "neighbours": 21}))
+    free = {"privacy": None, "evaluation": {"on": "holdout"}}
+    two = {"kind": "gcn", "hops": 2, "neighbours": 2, "hidden": [8]}
+    jobs = {
+        "private": submit(service, job("nodes-private")),
+        "two": submit(service, job("nodes-private", model=two, sampling={"kind": "cyclic", "batches": 3})),
+        "edges": submit(service, job("nodes-public", model={"kind": "gcn", "neighbours": 12}, **free)),
+        "columns": submit(service, job("nodes-public", model={"kind": "linear"}, **free)),
+    }
+    ended = {name: finished(service, each) for name, each in jobs.items()}
+    assert {each["status"] for each in ended.values()} == {"succeeded"}
+    scores = {name: each["metrics"]["accuracy"]["value"] for name, each in ended.items()}
+    assert scores["edges"] > scores["columns"] + 0.1, "neighbours tell a class that columns do not"
+    assert ended["private"]["metrics"]["accuracy"]["std"] > 0
+    with service.client() as client:
+        certificate = client.certificate(jobs["private"]).model_dump(mode="json")["certificate"]
+        assert certificate["mechanism"]["training"]["reach"] == 2 * 4 - 1
+        assert any("others list a node" in each for each in certificate["threat_model"]["not_covered"])
+        node = dict.fromkeys(COLUMNS, 0.0)
+        like = [dict(zip(COLUMNS, row, strict=True)) for row in np.eye(CLASSES, len(COLUMNS)).tolist()]
+        asked = [node | {"links": [each] * 12} for each in like]
+        answers = client.predict(jobs["edges"], asked)
+        assert [each["class"] for each in answers] == ["t0", "t1", "t2"]
+        assert client.predict(jobs["two"], [node | {"links": [node | {"links": [node]}]}, node])
+        with pytest.raises(InvalidRequest, match="at most 3 nodes"):
+            client.predict(jobs["private"], [node | {"links": [node] * 4}])
