@@ -1,6 +1,6 @@
 """Keys of people who sign in at an identity provider.
 
-Revision: 0046, after 0044
+Revision: 0046, after 0045
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0046"
-down_revision = "0044"
+down_revision = "0045"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """From where the last verification of each ledger went on.
 
-Revision: 0048, after 0044
+Revision: 0048, after 0046
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0048"
-down_revision = "0044"
+down_revision = "0046"
 branch_labels = None
 depends_on = None
 
