@@ -91,6 +91,7 @@ from app.storage import objects
 from app.system.health import Readiness, checks
 from app.system.prometheus import make_registry
 from app.system.routes import router as system_router
+from app.system.safeguards import router as safeguards_router
 from app.system.workers import router as workers_router
 from app.web import openapi, problems
 from app.web.lists import ListHub
@@ -134,6 +135,7 @@ ROUTERS = (
     predictions_router,
     retention_router,
     workers_router,
+    safeguards_router,
     webhooks_router,
     audit_router,
     webhook_pages_router,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scrimp.egress import MANIFEST, Examined
+from scrimp.models import Safeguard
 
 ANSWERS = "answers/ico-dpia.md"
 OPEN = "**Not covered**"
@@ -48,11 +49,12 @@ def _missing(answers: str) -> Iterator[Missing]:
                 yield Missing(step.strip(), subject, after.strip().removeprefix(":").strip().removesuffix("."))
 
 
-def annex(folder: Path, examined: Examined) -> str:
+def annex(folder: Path, examined: Examined, safeguards: Sequence[Safeguard] = ()) -> str:
     """The annex, in Markdown.
 
     Args:
         examined: the folder as `scrimp.egress.examine` found it.
+        safeguards: of the service that made it, as it states them now: nobody signed them.
 
     Raises:
         ValueError: it does not hold: what nobody signed is no annex.
@@ -68,10 +70,20 @@ def annex(folder: Path, examined: Examined) -> str:
         f"From egress {m['egress']} of job {m['job']}, made at {m['made_at']}. Its manifest has the SHA-256 `{digest}` "
         f"and is signed by {signer}. All files are those that were signed.",
         answers.partition("\n")[2].strip(),
+        *_stated(safeguards),
         "## To be added by a person",
         _form(missing(answers)),
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _stated(safeguards: Sequence[Safeguard]) -> Iterator[str]:
+    if not safeguards:
+        return
+    yield "## Safeguards of the service"
+    yield "As its settings say them on the day of this annex. They are not signed."
+    lines = (f"| {each.subject} | {'yes' if each.in_force else '**no**'} | {each.says} |" for each in safeguards)
+    yield "\n".join(("| safeguard | in force | the service says |", "|---|---|---|", *lines))
 
 
 def answers_of(folder: Path) -> str:

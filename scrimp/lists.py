@@ -29,6 +29,7 @@ from scrimp.models import (
     NewSecret,
     Optimizer,
     Persons,
+    Safeguard,
     SigningKey,
     Spending,
     Trials,
@@ -194,6 +195,11 @@ class Lists(Wire):
         """Gives a webhook a new secret, which appears in this response only. For 24 h messages carry signatures by
         both."""
         return NewSecret.model_validate(self.json("POST", f"/v1/webhooks/{in_path(webhook_id)}/rotate-secret"))
+
+    def safeguards(self) -> Pages[Safeguard]:
+        """Lists what protects the service as its own settings say it. They are not signed. No host, path or secret
+        is told."""
+        return self.pages("/v1/safeguards", Safeguard)
 
     def signing_keys(self) -> Pages[SigningKey]:
         """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""

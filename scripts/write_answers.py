@@ -94,6 +94,7 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "SignedCertificate": ("CertificateDocument",),
         "SigningKey": ("SigningKeyView",),
         "Webhook": ("WebhookView",),
+        "Safeguard": ("Safeguard",),
         "Worker": ("WorkerView",),
     },
 }

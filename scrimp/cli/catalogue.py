@@ -10,7 +10,7 @@ import typer
 from scrimp.cli import show, tables
 from scrimp.cli.session import Session, command, plain
 from scrimp.errors import ScrimpError
-from scrimp.models import Kind, Optimizer, Worker
+from scrimp.models import Kind, Optimizer, Safeguard, Worker
 from scrimp.rows import Pages
 
 
@@ -34,6 +34,12 @@ def register(root: typer.Typer) -> None:
     for name, (key, said) in LISTS.items():
         _register_list(root, name, key, said)
 
+    tables.register(
+        root,
+        tables.Call(
+            "safeguards", "safeguards", "List what protects the service, as its own settings say it.", SAFEGUARDS
+        ),
+    )
     tables.register(
         root, tables.Call("workers", "workers", "List the workers of the last day, and what each runs.", WORKERS)
     )
@@ -78,6 +84,11 @@ def _devices(worker: Worker) -> str:
     return ", ".join(str(each.get("name") or each.get("kind")) for each in worker.devices or ())
 
 
+def _in_force(safeguard: Safeguard) -> str:
+    return "yes" if safeguard.in_force else "[red]no[/]"
+
+
+SAFEGUARDS = ("subject", ("in force", _in_force), "says")
 WORKERS = ("name", ("state", _state), ("devices", _devices), "job", "seen=seen_at")
 
 

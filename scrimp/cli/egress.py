@@ -124,11 +124,14 @@ def register_dpia(root: typer.Typer) -> None:
             list[str] | None,
             typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
         ] = None,
+        service: Annotated[
+            bool, typer.Option("--service", help="Ask the service for its safeguards too, with an owner's key.")
+        ] = False,
     ) -> None:
         """Print the annex of a data protection impact assessment, in Markdown: the folder's answers in the order of the
         ICO's steps, and a form of what a person has to add.
 
-        From the folder alone, offline. No annex is printed of a folder that does not hold.
+        From the folder alone, offline, but for `--service`. No annex is printed of a folder that does not hold.
         """
         from scrimp.dpia import annex, answers_of, missing
         from scrimp.egress import examine
@@ -136,7 +139,7 @@ def register_dpia(root: typer.Typer) -> None:
         examined = examine(folder, [trusted_key(each) or "" for each in public_key or ()])
         if not examined.holds:
             raise ScrimpError(f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}")
-        text = annex(folder, examined)
+        text = annex(folder, examined, list(session.client.safeguards()) if service else ())
         answer = {
             "annex": text,
             "missing": [asdict(each) for each in missing(answers_of(folder))],

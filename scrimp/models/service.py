@@ -162,6 +162,15 @@ class SigningKey(Resource):
     first_used_at: str | None = None
 
 
+class Safeguard(Resource):
+    """One protection."""
+
+    subject: str
+    in_force: bool
+    says: str
+    settings: list[str] = []
+
+
 class Worker(Resource):
     """A worker process and what it runs."""
 

@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scrimp.cli import app
-from scrimp.dpia import ANSWERS, Missing, missing
+from scrimp.dpia import ANSWERS, Missing, annex, missing
+from scrimp.egress import examine
+from scrimp.models import Safeguard
 from tests.datasets.test_governance import RULES, USE
 from tests.egress.conftest import World
 from tests.factories import add_dataset
@@ -128,3 +130,11 @@ def test_there_is_no_annex_under_another_key(governed: Path) -> None:
 def test_answers_without_a_mark_leave_nothing_open() -> None:
     said: Any = missing("# T\n\n## 1. Need\n\nPurpose: care. Not covered by the guarantee: durations.\n")
     assert said == []
+
+
+def test_safeguards_of_the_service_are_told_as_unsigned(shared: World, governed: Path) -> None:
+    items = shared.call("GET", "/v1/safeguards").json()["items"]
+    text = annex(governed, examine(governed, [shared.key]), [Safeguard.model_validate(each) for each in items])
+    told = text.partition("## Safeguards of the service")[2].partition("## To be added")[0]
+    assert "not signed" in told and told.count("\n| ") == 1 + len(items)
+    assert "| encryption in transit | **no** |" in told

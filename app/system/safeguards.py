@@ -1,0 +1,149 @@
+"""/v1/safeguards: what protects the service, as its own settings say it; the annex of a DPIA is written from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter
+
+from app.db.clock import now_there
+from app.keys.auth import OwnerKey
+from app.lifecycle.queue.presence import is_alive, workers
+from app.settings import Settings
+from app.web.deps import Db, ServiceSettings
+from app.web.operations import Operation
+from core import leaves
+from core.contracts.base import Document
+from core.contracts.sandbox import Sandbox
+
+router = APIRouter(prefix="/v1/safeguards", tags=["system"])
+DAY = 24.0  # hours
+
+
+class Safeguard(Document):
+    """One protection."""
+
+    subject: str
+    in_force: bool
+    says: str
+    settings: list[str]  # the environment variables that decide it
+
+
+class Safeguards(Document):
+    """The protections that settings decide, in a fixed order."""
+
+    items: list[Safeguard]
+    next: None = None
+
+
+@router.get("")
+@Operation("What protects the service.", audience="owners", leaves=leaves.FLEET, command="safeguards")
+def list_safeguards(db: Db, settings: ServiceSettings, caller: OwnerKey) -> Safeguards:
+    """Lists what protects the service as its own settings say it. They are not signed. No host, path or secret is
+    told."""
+    with db.read() as session:
+        at = now_there(session)
+        sandboxes = [worker.sandbox for worker, _job in workers(session) if is_alive(worker, settings.lease_s, at)]
+    return Safeguards(items=[*safeguards(settings), _isolation(sandboxes)])
+
+
+def safeguards(settings: Settings) -> Iterator[Safeguard]:
+    """Those that settings alone decide."""
+
+    def of(subject: str, in_force: bool, yes: str, no: str, *names: str) -> Safeguard:
+        return Safeguard(
+            subject=subject,
+            in_force=in_force,
+            says=yes if in_force else no,
+            settings=[f"SCRIMP_{name.upper()}" for name in names],
+        )
+
+    kept = settings
+    yield of(
+        "encryption of stored data",
+        kept.encrypt_parts,
+        "what is stored of data sets is sealed under a key of the service",
+        "what is stored of data sets is as safe as the disk that it lies on",
+        "encrypt_parts",
+    )
+    yield of(
+        "encryption in transit",
+        kept.behind_tls,
+        "a proxy ends TLS before the API, and cookies are for TLS alone",
+        "the API does not know of TLS before it",
+        "behind_tls",
+    )
+    yield of(
+        "secrets apart",
+        kept.secrets_dir is not None,
+        "keys are files that an operator provides to the processes that need them",
+        "keys lie in the service's own folder, beside its data",
+        "secrets_dir",
+    )
+    yield of(
+        "ledger kept twice",
+        bool(kept.heads_dir or kept.heads_store),
+        "the ledgers' heads are recorded outside the service's folder: a restored backup is found",
+        "the ledgers' heads are recorded in the service's own folder: a backup of all of it rewinds both",
+        "heads_dir",
+        "heads_store",
+    )
+    yield of(
+        "witnesses",
+        bool(kept.witnesses) and kept.witness_required,
+        f"{len(kept.witnesses)} witnesses must have seen a ledger's newest checkpoint before anything runs on it",
+        f"{len(kept.witnesses)} witnesses are told of checkpoints; nothing waits for them",
+        "witnesses",
+        "witness_required",
+    )
+    yield of(
+        "verification of ledgers",
+        kept.ledger_check_hours <= DAY,
+        f"each ledger is verified in full every {kept.ledger_check_hours:g} hours",
+        f"each ledger is verified in full every {kept.ledger_check_hours:g} hours, less than once a day",
+        "ledger_check_hours",
+    )
+    yield of(
+        "another user for training",
+        kept.attempt_uid is not None,
+        "training runs as a user of its own",
+        "training runs as the worker's user",
+        "attempt_uid",
+    )
+    yield of(
+        "deletion of model files",
+        kept.artifacts_kept_days is not None,
+        f"a job's files are deleted {kept.artifacts_kept_days or 0:g} days after its end",
+        "a job's files are kept until somebody deletes them",
+        "artifacts_kept_days",
+    )
+    yield of(
+        "deletion of data",
+        kept.content_kept_days is not None,
+        f"a data set's content is deleted {kept.content_kept_days or 0:g} days after its last job",
+        "a data set's content is kept until its owner deletes it",
+        "content_kept_days",
+    )
+    yield of(
+        "end of sign-ins",
+        kept.session_hours <= DAY,
+        f"a sign-in of the dashboard ends after {kept.session_hours:g} hours",
+        f"a sign-in of the dashboard lasts {kept.session_hours:g} hours, more than a day",
+        "session_hours",
+    )
+
+
+def _isolation(sandboxes: list[Any]) -> Safeguard:
+    """What the living workers have tested, of each its stored `Sandbox` or None."""
+    found = [None if each is None else Sandbox.model_validate(each) for each in sandboxes]
+    whole = [each for each in found if each and each.seccomp and each.landlock and each.network != "host"]
+    if not found:
+        says = "no worker lives, so none has tested its sandbox"
+    elif len(whole) < len(found):
+        says = f"of {len(found)} living workers {len(whole)} have tested the whole sandbox: see `scrimp workers`"
+    else:
+        says = "each living worker has tested its sandbox: few system calls, no network, no files but the job's own"
+    return Safeguard(
+        subject="isolation of training", in_force=bool(whole) and len(whole) == len(found), says=says, settings=[]
+    )
