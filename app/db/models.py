@@ -397,6 +397,7 @@ class Job(Base):
     traceparent: Mapped[str | None] = mapped_column(String(55))  # of its request, if that was traced (app.tracing)
     threads: Mapped[int | None]  # of each rank, as the first ready attempt had them; fixed with `device`
     release: Mapped[str | None]  # of the last ready attempt (worker.attempt.release)
+    card: Mapped[str | None]  # of that attempt, if it had a GPU: the worker's GPU, driver and cuDNN
 
 
 class ClaimTurn(Base):

@@ -225,8 +225,10 @@ class AttemptLog:
                 job.device, job.fitted_rows = device, fitted_rows
             elif (job.device, job.fitted_rows) != (device, fitted_rows):
                 raise PrivacyError("an attempt must run on the kind of device, and in passes of the size, of the first")
-            release = session.scalar(select(Worker.release).where(Worker.name == self.held.worker))
+            mine = select(Worker.release, Worker.card).where(Worker.name == self.held.worker)
+            release, card = session.execute(mine).one_or_none() or (None, None)
             job.release = release or job.release
+            job.card = None if device == "cpu" else card or job.card
             if job.threads is None:  # also of a job that was ready before threads were stored
                 job.threads = numerics.threads
             self._tell(session, job, "ready", tell)

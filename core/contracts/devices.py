@@ -20,6 +20,7 @@ class Device(Document):
         capability: of a GPU, such as "9.0".
         driver: the version of the GPU's driver; null: not known.
         cuda: the CUDA version that torch was built for; null on a processor.
+        cudnn: the version of cuDNN, as it counts itself; null: not known.
         processes: the most processes that its worker runs for one job; null: not known.
     """
 
@@ -30,12 +31,24 @@ class Device(Document):
     capability: str | None = None
     driver: str | None = None
     cuda: str | None = None
+    cudnn: str | None = None
     processes: Annotated[int, Field(ge=1)] | None = None
 
     @property
     def label(self) -> str:
         """The device as an operator names it: `cpu` or `cuda:1`."""
         return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
+
+    @property
+    def card(self) -> str | None:
+        """What a GPU's bits depend on besides code and packages; None for a processor.
+
+        >>> Device(kind="cuda", index=1, name="A GPU", capability="9.0", driver="580.65", cudnn="91002").card
+        'A GPU 9.0, driver 580.65, cuDNN 91002'
+        """
+        if self.kind == "cpu":
+            return None
+        return f"{self.name} {self.capability}, driver {self.driver}, cuDNN {self.cudnn}"
 
 
 def kind_for(asked: str, frozen: str | None, has_gpu: bool) -> Kind:

@@ -23,8 +23,10 @@ from tests.lifecycle.conftest import Submit, claimed, job_row
 from tests.lifecycle.test_fair import BOTH, CHEAP, NO_RECORDS
 
 
-def worker(db: Database, pid: int, release: str | None, kind: Kind = "cuda", **more: Any) -> Presence:
-    presence = Presence(db, "host", pid, 5.0, devices=[Device(kind=kind, index=0, name=kind)])
+def worker(
+    db: Database, pid: int, release: str | None, kind: Kind = "cuda", driver: str | None = None, **more: Any
+) -> Presence:
+    presence = Presence(db, "host", pid, 5.0, devices=[Device(kind=kind, index=0, name=kind, driver=driver)])
     presence.release = release
     for name, value in more.items():
         setattr(presence, name, value)
@@ -93,6 +95,43 @@ def test_a_job_for_the_processor_waits_for_a_worker_with_a_gpu_too(db: Database,
     old, new = worker(db, 1, "old"), worker(db, 2, "new", "cpu")
     begun_by(db, submit, old, "cpu")
     assert taken(db, new) is None and taken(db, old) is not None
+
+
+def test_a_job_on_a_gpu_waits_for_a_worker_with_the_same_driver(db: Database, submit: Submit) -> None:
+    """The same GPU with another driver may round otherwise, and the steps would be charged again."""
+    old, other = worker(db, 1, "one", driver="550.54"), worker(db, 2, "one", driver="580.65")
+    job_id = begun_by(db, submit, old, "cuda")
+    assert job_row(db, job_id).card == "cuda None, driver 550.54, cuDNN None"
+    assert taken(db, other) is None
+    waits_since(db, job_id, 601)
+    held = taken(db, other)  # no longer than for a release
+    assert held is not None and held.job_id == job_id
+
+
+def test_once_no_such_driver_lives_any_gpu_of_the_release_takes_it(db: Database, submit: Submit) -> None:
+    old, other = worker(db, 1, "one", driver="550.54"), worker(db, 2, "one", driver="580.65")
+    jobs = {begun_by(db, submit, old, "cuda"), begun_by(db, submit, old, "cuda")}
+    old._leave()
+    held = taken(db, other)
+    assert held is not None and held.job_id in jobs
+    (rest,) = jobs - {held.job_id}
+    claimed(db, rest, other.name).ready("cuda", numerics())
+    assert job_row(db, rest).card == "cuda None, driver 580.65, cuDNN None"
+
+
+def test_a_job_on_the_processor_waits_for_no_card(db: Database, submit: Submit) -> None:
+    old, other = worker(db, 1, "one", driver="550.54"), worker(db, 2, "one", driver="580.65")
+    job_id = begun_by(db, submit, old, "cpu")
+    assert job_row(db, job_id).card is None and taken(db, other) is not None
+
+
+def test_a_finishing_worker_leaves_a_job_to_the_same_card(db: Database, submit: Submit) -> None:
+    old, other = worker(db, 1, "one", driver="550.54"), worker(db, 2, "one", driver="580.65", finishes=True)
+    job_id = begun_by(db, submit, old, "cuda")
+    assert taken(db, other) is None
+    old._leave()
+    held = taken(db, other)
+    assert held is not None and held.job_id == job_id
 
 
 @pytest.mark.parametrize(("ran_s", "most_s"), [(0.0, 600), (599.0, 600), (7200.5, 7200)])

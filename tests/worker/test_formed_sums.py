@@ -18,7 +18,7 @@ from core.privacy.numerics import GROUP, grid_unit, sensitivity_slack
 from tests.worker.layers import memory_cost
 from tests.worker.test_float32_sums import flat, largest_change, nasty
 from worker.clipping import methods, scratch, totals
-from worker.clipping.accumulators import LONGEST, ParameterAccumulator
+from worker.clipping.accumulators import LONGEST, Lengths, ParameterAccumulator, bounded
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.terms import Dense, Outer, Rows
@@ -343,3 +343,25 @@ def test_a_parameter_with_more_terms_than_uses_is_refused() -> None:
     own._write_down = lambda opened, found: write(opened, [*found, *found])  # type: ignore[method-assign]
     with pytest.raises(PrivacyError, match="more often"):
         own.private_sum(parameters, batch)
+
+
+def test_parameters_are_bounded_together_as_each_alone() -> None:
+    """Norms and squared norms, slack in parts and in numbers, and what float32 adds or does not: in their order."""
+    numbers, slack = torch.tensor([3.0, LONGEST**2, 2 * LONGEST**2, torch.nan]).double(), torch.full((4,), 7.0).double()
+    measured = [
+        Lengths(numbers, 0.5),
+        Lengths(numbers, slack, narrow=True),
+        Lengths(numbers.sqrt(), 0.25, rooted=True, narrow=True),
+        Lengths(numbers, slack),
+    ]
+    squares, slacks = bounded(measured)
+    for at, each in enumerate(measured):
+        own = bounded([each])
+        torch.testing.assert_close(squares[at], own[0][0], rtol=0.0, atol=0.0, equal_nan=True)
+        torch.testing.assert_close(slacks[at], own[1][0], rtol=0.0, atol=0.0, equal_nan=True)
+    assert squares[:, 0].tolist() == pytest.approx([3.0] * 4) and slacks[:, 0].tolist() == pytest.approx(
+        [1.5, 7.0, 0.75, 7.0]
+    )
+    assert torch.isinf(squares[:, 2]).tolist() == [False, True, True, False]  # exactly the longest is not too long
+    assert torch.isinf(squares[:2, 1]).tolist() == [False, False]
+    assert torch.isnan(squares[:, 3]).all() and torch.isfinite(numbers[:3]).all()  # what was measured is unchanged

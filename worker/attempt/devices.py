@@ -163,7 +163,7 @@ def _ask_torch() -> list[Device]:
     driver = None
     with contextlib.suppress(OSError):
         driver = driver_version(DRIVER.read_text())
-    devices = []
+    devices, cudnn = [], torch.backends.cudnn.version()
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         devices.append(
@@ -175,6 +175,7 @@ def _ask_torch() -> list[Device]:
                 capability=f"{properties.major}.{properties.minor}",
                 driver=driver,
                 cuda=torch.version.cuda,
+                cudnn=None if cudnn is None else str(cudnn),
             )
         )
     return devices

@@ -195,24 +195,27 @@ def claim_next(
 
 
 def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[bool]:
-    """The condition that a job waits for no worker of another release.
+    """The condition that a job waits for no worker of another release, or with another card.
 
     A job goes on from its checkpoint, and to the same bits, where the release that began it runs (decision 38). So it
     waits for a living worker of that release with its kind of device: `PATIENCE` leases, or as long as it has run
     (whole seconds), as that is the time that another release needs to repeat its steps. Such a worker may be busy or
-    stuck, so no job waits longer.
+    stuck, so no job waits longer. A GPU, its driver and cuDNN round as others do not: a job that ran on one waits for
+    a worker with the same, too.
     """
-    mine = session.execute(select(Worker.release, Worker.finishes).where(Worker.name == worker)).one_or_none()
-    if mine is None or mine.release is None:
+    mine = select(Worker.release, Worker.finishes, Worker.card).where(Worker.name == worker)
+    found = session.execute(mine).one_or_none()
+    if found is None or found.release is None:
         return true()
-    began = Job.release == str(mine.release)
-    if mine.finishes:
-        return began
+    of_release = Job.release == str(found.release)
+    began = and_(of_release, or_(Job.card.is_(None), Job.card == found.card))
     seen = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
     has_device = or_(DEVICE != "cuda", Worker.devices[0]["kind"].as_string() == "cuda")
-    able = exists().where(Worker.release == Job.release, seen, has_device)
+    alike = or_(Job.card.is_(None), Worker.card == Job.card)
+    able = exists().where(Worker.release == Job.release, seen, has_device, alike)
     least_s, ran_s = PATIENCE * lease_s, cast(Job.ran_s, Integer)
-    return or_(Job.release.is_(None), began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
+    may = or_(Job.release.is_(None), began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
+    return and_(of_release, may) if found.finishes else may
 
 
 def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> bool:

@@ -95,6 +95,7 @@ class Presence:
                 crew=self.crew,
                 release=None if self.stopping is not None and self.stopping.is_set() else self.release,
                 finishes=self.finishes,
+                card=None if not self.devices else self.devices[0].card,
             )
             session.merge(row)  # a restarted container has the same host and pid
             session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))
