@@ -1,6 +1,6 @@
 """The GPU, driver and cuDNN of workers, and of the jobs that ran on them.
 
-Revision: 0050, after 0044
+Revision: 0050, after 0048
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0050"
-down_revision = "0044"
+down_revision = "0048"
 branch_labels = None
 depends_on = None
 
