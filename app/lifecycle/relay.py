@@ -43,6 +43,7 @@ from app.repeat import in_thread, repeat
 from app.retention import service as retention
 from app.settings import Settings, get_settings
 from app.storage import objects
+from app.webhooks import alerts
 from app.webhooks.delivery import Deliverer
 from app.webhooks.service import announce_checkpoint
 from core.errors import ServiceError, TransientError, Unavailable
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1
 RETENTION_S, STATES_S = 600.0, 60.0
 SEAL_S = EGRESS_S = 0.5
+ALERTS_S = 1.0
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
@@ -259,6 +261,7 @@ def main() -> None:
     others = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
         in_thread("ledgers", partial(check_next, db, Heads.of(settings), every, {}), stop, CHECK_S, Changes(db)),
+        in_thread("alerts", lambda: alerts.announce_due(db), stop, ALERTS_S, Changes(db)),
         *Deliverer.of(db, settings).start(stop),
     ]
     if witnesses:
