@@ -72,6 +72,12 @@ class Settings(BaseSettings):
         "files that arrive.",
     )
 
+    sign_command: str = Field(
+        "",
+        description="Program that signs for the relay: bytes on its input, the raw Ed25519 signature on its output; "
+        "empty: the secret `signing_key` does.",
+    )
+    sign_public_key: str = Field("", description="The public key that it signs with: base64 of the raw 32 bytes.")
     witnesses: list[str] = Field(
         [], description='Witnesses of checkpoints, as JSON: ["URL VERIFIER-KEY", …]; the relay sends them each one.'
     )
