@@ -96,8 +96,8 @@ from app.system.workers import router as workers_router
 from app.web import openapi, problems
 from app.web.lists import ListHub
 from app.web.ratelimit import RequestLimits
+from app.webhooks.addresses import Addresses
 from app.webhooks.routes import router as webhooks_router
-from app.webhooks.targets import Policy
 from core.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     if settings.encrypt_parts:
         load_secret(settings, "parts_key")
     app.state.provider = Provider.of(settings)
-    app.state.webhook_policy = Policy.of(settings)
+    app.state.webhook_addresses = Addresses.of(settings)
     app.state.readiness = Readiness(lambda: checks(db, settings))
     app.state.registry = make_registry(db, settings, measures)
     problems.install(app)

@@ -72,6 +72,12 @@ class Settings(BaseSettings):
         "files that arrive.",
     )
 
+    sign_command: str = Field(
+        "",
+        description="Program that signs for the relay: bytes on its input, the raw Ed25519 signature on its output; "
+        "empty: the secret `signing_key` does.",
+    )
+    sign_public_key: str = Field("", description="The public key that it signs with: base64 of the raw 32 bytes.")
     witnesses: list[str] = Field(
         [], description='Witnesses of checkpoints, as JSON: ["URL VERIFIER-KEY", …]; the relay sends them each one.'
     )
@@ -331,6 +337,19 @@ class Settings(BaseSettings):
         1.0,
         gt=0,
         description="Factor on the waits between attempts of a webhook, and on the time until it is disabled.",
+    )
+    smtp_host: str = Field(
+        "", description="SMTP server that e-mails to webhooks of the form mailto: go to; empty: none."
+    )
+    smtp_port: int = Field(587, ge=1, le=65535, description="Its port.")
+    smtp_security: Literal["starttls", "tls", "none"] = Field(
+        "starttls", description="How the connection to it is encrypted; `none`: only on a network that you trust."
+    )
+    smtp_user: str = Field("", description="The user that the service signs in as there; empty: none.")
+    smtp_password_file: Path | None = Field(None, description="File with that user's password.")
+    smtp_from: str = Field("scrimp@localhost", pattern=r"^[^\s@<>]+@[^\s@<>]+$", description="The sender's address.")
+    smtp_recipients: list[str] = Field(
+        [], description='Mailboxes and whole domains that e-mails may go to (JSON list): ["example.org"].'
     )
     log_level: str = Field(
         "INFO", pattern=r"(?i)^(debug|info|warning|error|critical)$", description="Level of the service's logs."

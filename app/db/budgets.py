@@ -54,6 +54,19 @@ class SubAccountKey(Base):
     name: Mapped[str]
 
 
+class BudgetAlert(Base):
+    """A threshold of a cap, or of a budget within it, that was announced: once for each size."""
+
+    __tablename__ = "budget_alerts"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
+    budget_id: Mapped[str] = mapped_column(primary_key=True)  # "" for the cap
+    account: Mapped[str] = mapped_column(primary_key=True)  # train | holdout
+    threshold: Mapped[int] = mapped_column(primary_key=True)  # percent
+    size: Mapped[int] = mapped_column(primary_key=True)  # in the filter's units
+    created_at: Mapped[datetime]
+
+
 class BudgetRequest(Base):
     """A key's request for a sub-account, or for a larger one, and its owner's answer."""
 

@@ -58,6 +58,7 @@ from app.db.base import Base as Base  # noqa: PLC0414
 from app.db.base import Documents
 from app.db.base import UtcDateTime as UtcDateTime  # noqa: PLC0414
 from app.db.base import table_of as table_of  # noqa: PLC0414
+from app.db.budgets import BudgetAlert as BudgetAlert  # noqa: PLC0414
 from app.db.budgets import BudgetRequest as BudgetRequest  # noqa: PLC0414
 from app.db.budgets import SubAccount as SubAccount  # noqa: PLC0414
 from app.db.budgets import SubAccountKey as SubAccountKey  # noqa: PLC0414

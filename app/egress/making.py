@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -41,6 +40,7 @@ from app.jobs.certified import require_certificate
 from app.ledger import evidence
 from app.ledger.certified import Signed
 from app.ledger.evidence import Evidence
+from app.ledger.signer import Signer
 from app.ledger.transparency import checkpoints
 from app.logs import kind_of
 from app.settings import Settings
@@ -88,7 +88,7 @@ def next_due(session: Session) -> Egress | None:
 
 
 def make(
-    db: Database, settings: Settings, key: Ed25519PrivateKey, egress_id: str, sign_ledgers: Callable[[], None]
+    db: Database, settings: Settings, key: Signer, egress_id: str, sign_ledgers: Callable[[], None]
 ) -> None:
     """Makes an egress. A try is counted before anything can fail; after the last one it has failed for good.
 
@@ -165,7 +165,7 @@ def _reason(error: Exception) -> str:
             return "the service could not make it: its log says why"
 
 
-def _make(db: Database, settings: Settings, key: Ed25519PrivateKey, egress_id: str, path: str) -> bool:
+def _make(db: Database, settings: Settings, key: Signer, egress_id: str, path: str) -> bool:
     """Makes it at this place. False if it is wanted no more."""
     store, root = objects.of(settings), settings.storage_root
     with db.read() as session:
@@ -211,7 +211,7 @@ def _write(settings: Settings, papers: Mapping[str, bytes], to: Path) -> Hashed:
     return archive.hashed(whole)
 
 
-def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], found: _Gathered, key: Ed25519PrivateKey) -> None:
+def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], found: _Gathered, key: Signer) -> None:
     """Adds the crate, with its hash, and the manifest to a folder."""
     described = crate.metadata(found.facts, found.manifest, hashes, found.submitted_by)
     files[crate.METADATA], hashes[crate.METADATA] = described, archive.hashed(described)

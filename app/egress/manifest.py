@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field
 
+from app.ledger.signer import Signer
 from app.ledger.transparency import attestations
 from core.contracts.base import Document, is_none
 
@@ -63,7 +63,7 @@ class Manifest(Document):
     attack_report_sha256: str | None = Field(default=None, exclude_if=is_none)
 
 
-def signed(manifest: Manifest, files: dict[str, str], key: Ed25519PrivateKey) -> str:
+def signed(manifest: Manifest, files: dict[str, str], key: Signer) -> str:
     """The text of manifest.json.
 
     Args:

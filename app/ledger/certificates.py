@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -53,6 +52,7 @@ from app.ledger.certified import (
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
 from app.ledger.second import records_of
+from app.ledger.signer import Signer
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import attestations, checkpoints, notes, signatures
 from core.contracts.base import WITHIN_A_JOB, AccountantName
@@ -85,9 +85,7 @@ def profile(session: Session, job_id: str) -> Profile | None:
     return None if events is None else profile_of(events, quoted.epsilon.value)
 
 
-def issue(
-    session: Session, job_id: str, signing_key: Ed25519PrivateKey, code_version: str, loss: Profile | None
-) -> bool:
+def issue(session: Session, job_id: str, signing_key: Signer, code_version: str, loss: Profile | None) -> bool:
     """Signs and stores the certificate of a settled job, once.
 
     Args:
@@ -124,7 +122,7 @@ def issue(
     return True
 
 
-def sign(body: object, signing_key: Ed25519PrivateKey, files: Mapping[str, str]) -> Signed:
+def sign(body: object, signing_key: Signer, files: Mapping[str, str]) -> Signed:
     """The signed document of a body.
 
     Args:

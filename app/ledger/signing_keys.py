@@ -13,26 +13,29 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import SigningKey
+from app.ledger.signer import CommandSigner, Signer
 from app.secrets import load_secret
 from app.settings import Settings
 from core.ids import now
 
 
-def signing_key(settings: Settings) -> Ed25519PrivateKey:
-    """The private key, in the process that holds it.
+def signing_key(settings: Settings) -> Signer:
+    """What signs, in the process that holds the private key or may run the program that does.
 
     Raises:
-        SecretError: as `load_secret`.
+        SecretError: as `load_secret`; or SCRIMP_SIGN_COMMAND has no public key.
     """
+    if settings.sign_command:
+        return CommandSigner.of(settings)
     return Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
 
 
-def public_key(signing_key: Ed25519PrivateKey) -> str:
+def public_key(signing_key: Signer) -> str:
     """Base64 of the raw public key, as certificates name it."""
     return base64.b64encode(signing_key.public_key().public_bytes_raw()).decode()
 
 
-def publish(db: Database, signing_key: Ed25519PrivateKey) -> None:
+def publish(db: Database, signing_key: Signer) -> None:
     """Publishes the key that signs certificates from now on; a known key stays as it is."""
     text = public_key(signing_key)
     key_id = hashlib.sha256(base64.b64decode(text)).hexdigest()[:16]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 from typing import Literal
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AwareDatetime, ConfigDict
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session, aliased
@@ -20,6 +19,7 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetTerms, Grant, LedgerEntry
 from app.ledger import repository
 from app.ledger.blocks import family_of, label_of
+from app.ledger.signer import Signer
 from app.ledger.transparency import attestations
 from core.contracts.base import Document, Unit
 from core.contracts.governance import Governance, Permit, Purpose
@@ -93,7 +93,7 @@ CURRENT = and_(
 )
 
 
-def sign_due(db: Database, key: Ed25519PrivateKey) -> int:
+def sign_due(db: Database, key: Signer) -> int:
     """Signs the terms that changed, or that another key signed; for the relay. Returns how many.
 
     One statement looks for them; the terms of an idle service cost nothing more.
@@ -108,7 +108,7 @@ def sign_due(db: Database, key: Ed25519PrivateKey) -> int:
     return len(waiting)
 
 
-def sign(session: Session, dataset_id: str, key: Ed25519PrivateKey) -> None:
+def sign(session: Session, dataset_id: str, key: Signer) -> None:
     """Signs and keeps the terms of a data set as they are.
 
     Their state is read first: what changes meanwhile is signed at the next look.

@@ -15,7 +15,6 @@ from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import BindParameter, bindparam, delete, exists, literal, select, union_all
 from sqlalchemy.orm import Session
 
@@ -29,6 +28,7 @@ from app.ledger import behind, certificates, terms
 from app.ledger.blocks import held_on
 from app.ledger.checks import check_next
 from app.ledger.evidence import members_of
+from app.ledger.signer import Signer
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
@@ -43,6 +43,7 @@ from app.repeat import in_thread, repeat
 from app.retention import service as retention
 from app.settings import Settings, get_settings
 from app.storage import objects
+from app.webhooks import alerts
 from app.webhooks.delivery import Deliverer
 from app.webhooks.service import announce_checkpoint
 from core.errors import ServiceError, TransientError, Unavailable
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1
 RETENTION_S, STATES_S = 600.0, 60.0
 SEAL_S = EGRESS_S = 0.5
+ALERTS_S = 1.0
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
@@ -67,7 +69,7 @@ SWEPT = union_all(
 class Relay:
     """One pass does all due work; `run` repeats passes until `stop` is set."""
 
-    def __init__(self, db: Database, settings: Settings, signing_key: Ed25519PrivateKey, notifier: Notifier) -> None:
+    def __init__(self, db: Database, settings: Settings, signing_key: Signer, notifier: Notifier) -> None:
         self.db, self.settings, self.signing_key, self.notifier = db, settings, signing_key, notifier
         self.heads, self.marks, self.objects = Heads.of(settings), Marks.of(settings), objects.of(settings)
         self.unsigned: set[str] = set()
@@ -167,8 +169,12 @@ class Relay:
 
     def _sign_checkpoints(self) -> None:
         """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once."""
-        _, refused = checkpoints.sign_due(self.db, self.heads, self.signing_key, announce_checkpoint)
-        terms.sign_due(self.db, self.signing_key)
+        try:
+            _, refused = checkpoints.sign_due(self.db, self.heads, self.signing_key, announce_checkpoint)
+            terms.sign_due(self.db, self.signing_key)
+        except Unavailable as error:  # other work goes on while a signing program or a bucket is away
+            logger.error("no checkpoint is signed: %s", error.message)
+            return
         for dataset_id in sorted(set(refused) - self.unsigned):
             logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
         self.unsigned = set(refused)
@@ -263,6 +269,7 @@ def main() -> None:
     others = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
         in_thread("ledgers", partial(check_next, db, Heads.of(settings), every, {}), stop, CHECK_S, Changes(db)),
+        in_thread("alerts", lambda: alerts.announce_due(db), stop, ALERTS_S, Changes(db)),
         *Deliverer.of(db, settings).start(stop),
     ]
     if witnesses:

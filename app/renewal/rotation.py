@@ -69,6 +69,8 @@ def rotate(db: Database, settings: Settings, name: str) -> State:
     Raises:
         SecretError: there is no such secret, it is not in a file, or a rotation of it is not finished.
     """
+    if name == "signing_key" and settings.sign_command:
+        raise SecretError("SCRIMP_SIGN_COMMAND signs, not the secret: change it and SCRIMP_SIGN_PUBLIC_KEY instead")
     path = _file(settings, name)
     before = load_secrets(settings, name)
     if len(before) > 1 and name != "data_hmac_key":

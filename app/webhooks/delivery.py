@@ -33,9 +33,11 @@ from app.repeat import in_thread
 from app.secrets import load_secrets
 from app.settings import Settings
 from app.webhooks import encryption
+from app.webhooks.addresses import Addresses
+from app.webhooks.forms import Form, form_of, slack_text
 from app.webhooks.sending import Result, send, signed, trust
 from app.webhooks.service import may_see, message
-from app.webhooks.targets import Policy, TargetRefused, parse
+from app.webhooks.targets import TargetRefused, parse
 from core.contracts.events import ANNOUNCED, WEBHOOK_TEST
 from core.errors import InvalidRequest
 from core.ids import now
@@ -67,9 +69,9 @@ class Deliverer:
     """Sends due deliveries. Safe to run in several threads and processes at once."""
 
     def __init__(
-        self, db: Database, keys: Sequence[bytes], policy: Policy, tls: ssl.SSLContext, retry_scale: float
+        self, db: Database, keys: Sequence[bytes], addresses: Addresses, tls: ssl.SSLContext, retry_scale: float
     ) -> None:
-        self.db, self.keys, self.policy, self.tls, self.retry_scale = db, keys, policy, tls, retry_scale
+        self.db, self.keys, self.addresses, self.tls, self.retry_scale = db, keys, addresses, tls, retry_scale
         self._busy: set[str] = set()  # keys: one key's slow receivers occupy one thread, not all
         self._lock = threading.Lock()
         self._changes, self._nothing = Changes(db), False
@@ -80,7 +82,7 @@ class Deliverer:
     def of(cls, db: Database, settings: Settings) -> Deliverer:
         """Builds the deliverer from the settings."""
         keys, tls = load_secrets(settings, "webhook_key"), trust(settings.webhooks_ca_file)
-        return cls(db, keys, Policy.of(settings), tls, settings.webhooks_retry_scale)
+        return cls(db, keys, Addresses.of(settings), tls, settings.webhooks_retry_scale)
 
     def start(self, stop: threading.Event) -> list[threading.Thread]:
         """Starts the threads; they end after `stop` is set."""
@@ -178,10 +180,16 @@ class Deliverer:
                 return Result(None, "disabled")
             if not may_see(session, webhook.key_id, delivery.dataset_id):
                 return Result(None, "no-access")
+        form, address = form_of(webhook.url)
+        if form == "mail":
+            return self.addresses.mailer(self.tls).send(address, delivery.id, delivery.payload)
+        return self._post(webhook, delivery, form, address)
+
+    def _post(self, webhook: Webhook, delivery: WebhookDelivery, form: Form, address: str) -> Result:
         try:
             secrets = [encryption.decrypt(self.keys, webhook.id, each) for each in _secrets(webhook)]
-            target = parse(webhook.url)
-            addresses = self.policy.addresses(target)
+            target = parse(address)
+            addresses = self.addresses.policy.addresses(target)
         except encryption.Unreadable:
             logger.error("cannot read the secret of %s: was webhook_key changed?", webhook.id)
             return Result(None, "secret-unreadable")
@@ -191,7 +199,7 @@ class Deliverer:
             return Result(None, "target-refused")
         except InvalidRequest:  # registered under laxer rules
             return Result(None, "target-refused")
-        body = canonical_json(delivery.payload)
+        body = canonical_json(slack_text(delivery.payload) if form == "slack" else delivery.payload)
         return send(target, addresses, signed(delivery.id, body, secrets, now()), body, self.tls)
 
     def _record(self, delivery: WebhookDelivery, result: Result) -> None:

@@ -12,6 +12,7 @@ from app.web.deps import Db
 from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, cut, decode_row
 from app.webhooks import service
+from app.webhooks.addresses import Addresses
 from app.webhooks.schemas import (
     DeliveryList,
     DeliveryView,
@@ -21,15 +22,14 @@ from app.webhooks.schemas import (
     WebhookRequest,
     WebhookView,
 )
-from app.webhooks.targets import Policy
 from core import leaves
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
-def get_policy(request: Request) -> Policy:
-    """Returns the policy for targets."""
-    return cast(Policy, request.app.state.webhook_policy)
+def get_addresses(request: Request) -> Addresses:
+    """Returns the addresses that webhooks may have."""
+    return cast(Addresses, request.app.state.webhook_addresses)
 
 
 def get_key(request: Request) -> bytes:
@@ -37,7 +37,7 @@ def get_key(request: Request) -> bytes:
     return cast(bytes, request.app.state.webhook_key)
 
 
-Targets = Annotated[Policy, Depends(get_policy)]
+Targets = Annotated[Addresses, Depends(get_addresses)]
 SecretKey = Annotated[bytes, Depends(get_key)]
 
 

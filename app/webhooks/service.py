@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, func, or_, select
@@ -16,7 +16,7 @@ from app.grants.service import access_by_id, require, visible
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.webhooks import encryption
-from core.contracts.events import CHECKPOINT, WEBHOOK_TEST, BudgetEvent
+from core.contracts.events import CHECKPOINT, THRESHOLD, WEBHOOK_TEST, BudgetEvent
 from core.errors import Conflict, NotFound
 from core.ids import new_id, now, rfc3339
 
@@ -194,6 +194,20 @@ def announce_checkpoint(session: Session, of: str, size: int, note: str) -> None
     """Makes the deliveries of a data set's new checkpoint, for each webhook that wants it and whose key may see it."""
     data: dict[str, object] = {"dataset": of, "size": size, "checkpoint": note}
     _queue(session, CHECKPOINT, of, data, lambda key_id: may_see(session, key_id, of))
+
+
+def announce_threshold(session: Session, dataset_id: str, data: dict[str, object], keys: Container[str] | None) -> None:
+    """Queues a message that a cap, or a budget within it, is used up to a threshold.
+
+    Args:
+        keys: of the budget, which alone see it beside those who own the data set; None: of the cap, which all see who
+            see the data set.
+    """
+
+    def concerns(key_id: str) -> bool:
+        return _concerns(session, key_id, dataset_id, key_id if keys is None or key_id in keys else "")
+
+    _queue(session, THRESHOLD, dataset_id, data, concerns)
 
 
 def announce(session: Session, kind: BudgetEvent, dataset_id: str, data: dict[str, object], to: str) -> None:

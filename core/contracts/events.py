@@ -57,6 +57,8 @@ WebhookEventType = Literal[
     "budget.requested",
     "budget.approved",
     "budget.denied",
+    "budget.threshold",
 ]
 CHECKPOINT = "ledger.checkpoint"
+THRESHOLD = "budget.threshold"  # of a cap, for whoever sees the balances; of a budget, for owner, admins and its keys
 WEBHOOK_TEST = "webhook.test"

@@ -19,6 +19,7 @@ from app.keys.service import Caller
 from app.secrets import load_secret, load_secrets
 from app.settings import Settings
 from app.webhooks import sending, service, targets
+from app.webhooks.addresses import Addresses
 from app.webhooks.delivery import Deliverer
 from app.webhooks.sending import trust
 from app.webhooks.targets import Policy
@@ -78,7 +79,8 @@ def deliverer(db: Database, settings: Settings) -> Deliverer:
 
 def a_deliverer(db: Database, settings: Settings, policy: Policy | None = None) -> Deliverer:
     policy = policy or Policy(allow_http=False, allow_private=["127.0.0.0/8"])
-    return Deliverer(db, load_secrets(settings, "webhook_key"), policy, trust(None), 1.0)
+    addresses = Addresses(policy, settings)
+    return Deliverer(db, load_secrets(settings, "webhook_key"), addresses, trust(None), 1.0)
 
 
 Hook = Callable[..., Webhook]

@@ -16,10 +16,11 @@ import json
 from collections.abc import Mapping
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ConfigDict, Field
 
 from app.ledger.certified import Certified, NamedLedger
+from app.ledger.signer import Signer
 from core.contracts.base import Document
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -99,7 +100,7 @@ def about(files: Mapping[str, str], predicate_type: str, predicate: object) -> S
     return Statement(_type=STATEMENT_TYPE, subject=named, predicateType=predicate_type, predicate=predicate)
 
 
-def seal(statement: Statement, signing_key: Ed25519PrivateKey) -> Envelope:
+def seal(statement: Statement, signing_key: Signer) -> Envelope:
     """Signs a statement."""
     payload = json.dumps(statement.model_dump(mode="json", by_alias=True), ensure_ascii=False).encode()
     signature = signing_key.sign(encoded(PAYLOAD_TYPE, payload))

@@ -17,7 +17,6 @@ import base64
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import String, bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -26,6 +25,7 @@ from app.db.engine import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerTile
 from app.ledger import behind
 from app.ledger.certified import Proof
+from app.ledger.signer import Signer
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
@@ -48,7 +48,7 @@ GROWN = (
 Announce = Callable[[Session, str, int, str], None]  # data set, entries, note
 
 
-def sign_due(db: Database, heads: Heads, key: Ed25519PrivateKey, announce: Announce) -> tuple[int, list[str]]:
+def sign_due(db: Database, heads: Heads, key: Signer, announce: Announce) -> tuple[int, list[str]]:
     """Records the head of every chain that has grown, and signs its checkpoint; for the relay, which holds the key.
 
     A checkpoint that another key signed is signed again: readers then need the newest key alone.
@@ -73,7 +73,7 @@ def sign_due(db: Database, heads: Heads, key: Ed25519PrivateKey, announce: Annou
 
 
 def advance(
-    session: Session, heads: Heads, dataset_id: str, key: Ed25519PrivateKey, announce: Announce
+    session: Session, heads: Heads, dataset_id: str, key: Signer, announce: Announce
 ) -> notes.Checkpoint | None:
     """Signs and keeps the checkpoint of all entries; None if this key signed it before.
 

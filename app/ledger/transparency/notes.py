@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from app.ledger.signer import Signer
 from app.ledger.transparency.attestations import NotAuthentic
 
 NAME = "scrimp.example.org/ledger"
@@ -68,7 +69,7 @@ class Checkpoint:
         return f"{NAME}/{self.dataset}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
 
 
-def sign(checkpoint: Checkpoint, key: Ed25519PrivateKey) -> str:
+def sign(checkpoint: Checkpoint, key: Signer) -> str:
     """The signed note of a checkpoint."""
     blob = key_id(key.public_key()) + key.sign(checkpoint.body.encode())
     return f"{checkpoint.body}\n{MARK}{NAME} {base64.b64encode(blob).decode()}\n"

@@ -9,14 +9,15 @@ import base64
 import binascii
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from app.chain import canonical_json
 from app.ledger import signing_keys
 from app.ledger.certified import Signed
+from app.ledger.signer import Signer
 
 
-def sign(body: object, signing_key: Ed25519PrivateKey) -> Signed:
+def sign(body: object, signing_key: Signer) -> Signed:
     """Signs a certificate's body, given as JSON."""
     return Signed(
         certificate=body,

@@ -1,0 +1,94 @@
+"""A program signs for the service: OpenSSL, which stands for a token's tool; and programs that do it wrongly."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from app.db.engine import Database
+from app.ledger.certified import Signed
+from app.ledger.signer import CommandSigner, Signer
+from app.ledger.signing_keys import public_key, signing_key
+from app.ledger.transparency import notes, signatures
+from app.renewal import rotation
+from app.secrets import SecretError
+from app.settings import Settings
+from core.errors import Unavailable
+from core.merkle import leaf
+from scrimp.signatures import is_signed_by
+from scrimp.transparency import Key, Note
+
+KEY, OTHER = Ed25519PrivateKey.from_private_bytes(b"k" * 32), Ed25519PrivateKey.from_private_bytes(b"o" * 32)
+
+
+def by_openssl(folder: Path, key: Ed25519PrivateKey) -> str:
+    """A command that signs with this key. OpenSSL wants a file: it must know how long the message is."""
+    pem, script = folder / "key.pem", folder / "sign"
+    pem.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    script.write_text(
+        '#!/bin/sh\nset -e\nmessage=$(mktemp)\ntrap \'rm -f "$message"\' EXIT\ncat > "$message"\n'
+        'openssl pkeyutl -sign -rawin -inkey "$1" -in "$message"\n'
+    )
+    script.chmod(0o700)
+    return f"{script} {pem}"
+
+
+def signer(settings: Settings, command: str, key: Ed25519PrivateKey = KEY) -> Signer:
+    return signing_key(settings.model_copy(update={"sign_command": command, "sign_public_key": public_key(key)}))
+
+
+def test_openssl_signs_what_readers_verify(settings: Settings, tmp_path: Path) -> None:
+    by_program = signer(settings, by_openssl(tmp_path, KEY))
+    assert public_key(by_program) == public_key(KEY)
+    body = {"version": 1, "name": "ε"}
+    assert signatures.sign(body, by_program) == signatures.sign(body, KEY)  # Ed25519 has one signature of a message
+    signed: Signed = signatures.sign(body, by_program)
+    document = {"certificate": body, "signature": signed.signature}
+    assert is_signed_by(document, base64.b64decode(public_key(KEY)))
+    note = Note.parse(notes.sign(notes.Checkpoint("ds_1", 7, leaf(b"root")), by_program))
+    assert note.signed_by(Key.parse(notes.verifier_key(KEY.public_key()))) == 0
+
+
+def python(code: str) -> str:
+    return f"{sys.executable} -c {code!r}"
+
+
+WRONG = {
+    "another key": None,
+    "fails": python("raise SystemExit(1)"),
+    "says nothing": python("pass"),
+    "says too little": python("import sys; sys.stdout.buffer.write(bytes(63))"),
+    "says something": python("import sys; sys.stdout.buffer.write(bytes(64))"),
+    "is not there": "/nonexistent/program",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_signed_wrongly_is_not_used(settings: Settings, tmp_path: Path, name: str) -> None:
+    command = WRONG[name] or by_openssl(tmp_path, OTHER)
+    with pytest.raises(Unavailable, match="SCRIMP_SIGN_COMMAND"):
+        signer(settings, command).sign(b"bytes")
+
+
+def test_a_program_that_hangs_is_ended(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ledger.signer.TIMEOUT_S", 0.2)
+    with pytest.raises(Unavailable, match="TimeoutExpired"):
+        signer(settings, python("import time; time.sleep(600)")).sign(b"bytes")
+
+
+@pytest.mark.parametrize("key", ["", "x", base64.b64encode(b"k" * 31).decode()])
+def test_without_its_public_key_it_does_not_start(settings: Settings, key: str) -> None:
+    with pytest.raises(SecretError, match="SCRIMP_SIGN_PUBLIC_KEY"):
+        CommandSigner.of(settings.model_copy(update={"sign_command": "sign", "sign_public_key": key}))
+
+
+def test_the_secret_is_not_rotated_in_its_place(db: Database, settings: Settings) -> None:
+    before = (settings.effective_secrets_dir / "signing_key").read_text()
+    with pytest.raises(SecretError, match="SCRIMP_SIGN_COMMAND"):
+        rotation.rotate(db, settings.model_copy(update={"sign_command": "sign"}), "signing_key")
+    assert (settings.effective_secrets_dir / "signing_key").read_text() == before
