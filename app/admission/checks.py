@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
-from app.admission.facts import DatasetFacts, total_of
+from app.admission.facts import DatasetFacts
 from app.admission.work import Statistics, Synthetic, Training, Work
 from app.catalogue import models, optimizers
 from app.hpo.rates import Resolved
@@ -487,7 +487,8 @@ def _enough(spec: JobSpec, facts: DatasetFacts, of_one: float, most: float) -> s
         of_one: the std of the noise at noise_mu = 1; it is proportional to 1 / noise_mu.
         most: the largest std that is readable.
     """
-    (delta, total), wanted = total_of(spec, facts), 0.4 * most
+    wanted, asked = 0.4 * most, spec.privacy
+    delta, total = facts.total(asked.target_epsilon, asked.target_delta) if asked is not None else (0.0, None)
     if total is None:
         return f"noise_mu = {of_one / wanted:.2g} gives ± {wanted:.2g}"
     is_beside = spec.evaluation is not None and "train" in (spec.evaluation.on, facts.holdout_account)

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from app.admission.checks import Checked
-from app.admission.facts import DatasetFacts, total_of
+from app.admission.facts import DatasetFacts
 from app.hpo.rates import (
     CALIBRATED,
     NETWORKS,
@@ -590,6 +590,12 @@ def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
         )
         raise InvalidRequest.at("/hpo/space/learning_rate", detail)
     return max(rounded(named / BESIDE), LEAST_RATE), min(rounded(named * BESIDE), MOST_RATE)
+
+
+def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
+    """Returns the job's δ, and the μ of its total; None if it has no total."""
+    asked = spec.privacy
+    return facts.total(asked.target_epsilon, asked.target_delta) if asked is not None else facts.total(None, None)
 
 
 def _least_mu(hpo: Strategy, mu: float | None, delta: float) -> float | None:

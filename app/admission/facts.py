@@ -11,7 +11,7 @@ from app.datasets.sizes import declared_slots, split_sizes, whole_of
 from core.contracts.base import AccountName, Unit
 from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
 from core.contracts.filters import FilterName
-from core.contracts.job_spec import JobSpec, Model, seen_by
+from core.contracts.job_spec import Model, seen_by
 from core.contracts.slots import Slots
 from core.errors import InvalidRequest
 from core.privacy.derive import ANY_FILTER, PublicFacts, default_delta
@@ -130,6 +130,11 @@ class DatasetFacts:
             stated_slots=declared_slots(declared, ""),
         )
 
+    def total(self, epsilon: float | None, delta: float | None) -> tuple[float, float | None]:
+        """The δ of a job with these targets, and the μ of its total; None if it has no ε."""
+        delta = delta or self.public.delta or default_delta(self.public.records_train)
+        return delta, mu_from_epsilon(epsilon, delta) if epsilon is not None else None
+
     @property
     def rows(self) -> tuple[int, int]:
         """The declared numbers of users and items; 0 where there are none."""
@@ -181,11 +186,3 @@ class DatasetFacts:
             slots=self.slots.train.units,
             filter=FilterChoice(kind=self.filter, order=self.order) if self.filter else ANY_FILTER,
         )
-
-
-def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
-    """Returns the job's δ, and the μ of its total; None if it has no total."""
-    public, asked = facts.public, spec.privacy
-    delta = (asked.target_delta if asked else None) or public.delta or default_delta(public.records_train)
-    epsilon = asked.target_epsilon if asked else None
-    return delta, mu_from_epsilon(epsilon, delta) if epsilon is not None else None

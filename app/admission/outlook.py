@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from app.admission.checks import Checked
-from app.admission.facts import DatasetFacts, total_of
+from app.admission.choices import total_of
+from app.admission.facts import DatasetFacts
 from app.hpo.outlook import NOTHING, RUNS, SOURCE, Outcome, Outlook, told
 from core.contracts.job_spec import JobSpec, LinearModel
 from core.contracts.kinds import rule_of

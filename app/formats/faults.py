@@ -76,7 +76,7 @@ class Faults:
             return
         columns = self.details(order)
         total = sum(int(each["count"]) for each in columns)
-        message = f"The data has {total} cells that cannot be used"
+        message = f"The data has {total} cell{'s' if total != 1 else ''} that cannot be used"
         errors = [*columns[:SHOWN_COLUMNS], *(fault.entry for fault in self._rows)]
         raise InvalidRequest(message, errors, file=file, columns_at_fault=len(columns))
 

@@ -57,6 +57,8 @@ def headers_of(error: ServiceError) -> dict[str, str]:
     return HEADERS.get(error.status, {})
 
 
+NOT_FOUND = HTTPStatus.NOT_FOUND.phrase  # what the library says where no route is
+NO_ADDRESS = "there is no such address: GET /openapi.json lists them"
 # Where parameters are; a body's own pointers begin with the names of its members.
 PLACES = {"query": "/query", "path": "/path", "header": "/headers"}
 
@@ -124,6 +126,8 @@ def _finding(each: Any, body: Any, model: object) -> dict[str, Any]:
         return {"pointer": "", "detail": f"this is not JSON: {each.get('ctx', {}).get('error', detail)}{where}"}
     if tuple(each["loc"]) == ("body",) and isinstance(body, bytes):
         detail = "send the document with Content-Type: application/json"
+    if each["type"] == "missing" and tuple(each["loc"]) == ("header", "Idempotency-Key"):
+        detail = "send a fresh random string for each job or charge; the same again returns the same one"
     return {"pointer": pointer(tuple(each["loc"]), body), "detail": detail + suggest.hint(each, model)}
 
 
@@ -152,10 +156,12 @@ def install(app: FastAPI) -> None:
             return problem(
                 InvalidRequest.at("", "the body cannot be read as JSON: it is nested too deeply, or it is not UTF-8")
             )
-        headers = dict(error.headers or {})
+        headers, title = dict(error.headers or {}), str(error.detail)
         if error.status_code == 405:
             headers["Allow"] = ", ".join(allowed_methods(app, request.scope))
-        return _of_status(error.status_code, str(error.detail), headers)
+            return _of_status(405, title, headers, f"this address takes {headers['Allow']}")
+        said = NO_ADDRESS if error.status_code == 404 and title == NOT_FOUND else title
+        return _of_status(error.status_code, title, headers, said)
 
 
 def answer(error: ServiceError) -> JSONResponse:
@@ -175,11 +181,11 @@ def allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
     return sorted([*known, "HEAD"]) if "GET" in known else known
 
 
-def _of_status(status: int, detail: str, headers: dict[str, str]) -> JSONResponse:
-    """The problem of a response that this service's own code did not make."""
-    failure = ServiceError(detail)
+def _of_status(status: int, title: str, headers: dict[str, str], detail: str | None = None) -> JSONResponse:
+    """The problem of a response that this service's own code did not make. `detail`: in words, if they are others."""
+    failure = ServiceError(detail or title)
     failure.code, failure.status = CODES.get(status, "bad-request"), status
-    failure.title = detail
+    failure.title = title
     return problem(failure, headers)
 
 

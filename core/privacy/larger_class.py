@@ -24,7 +24,7 @@ def against_larger_class(released: ReleasedHistogram, classes: Sequence[object])
     answer = f"always answering '{classes[histogram.larger_class]}'"
     accuracy, share = (histogram.estimate(each) for each in (STATISTICS["accuracy"], larger_share))
     numbers = {"accuracy": accuracy, "that answer": share, "auc": auc}
-    told = ", ".join(f"{name} {with_std(each.value, each.std)}" for name, each in numbers.items())
+    told = ", ".join(f"{name} {with_std(each.value, each.std)}" for name, each in numbers.items()) + " (± one std)"
     if auc.value - STDS * auc.std > 0.5:
         ranks = "it ranks better than chance, so choose another threshold: the job's page has some by cost"
         return [f"at a threshold of 0.5 as good as {answer}: {told}; {ranks}"]

@@ -155,3 +155,9 @@ def test_a_405_names_what_is_allowed(client: TestClient, method: str, path: str,
     answer = client.request(method, path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
     assert answer.json()["type"] == "/problems/method-not-allowed"
+    assert answer.json()["detail"] == f"this address takes {allowed}"
+
+
+def test_an_address_that_there_is_not_says_where_all_are(client: TestClient) -> None:
+    answer = client.post("/v1/jobs/job_x/predictions")
+    assert answer.status_code == 404 and "GET /openapi.json" in answer.json()["detail"]

@@ -168,8 +168,14 @@ def _answers(url: str) -> bool:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
-    """A real Chromium, one for all files: a start costs three seconds. Where there is none the test is skipped, or
-    fails if SCRIMP_REQUIRE_BROWSER=1.
+    """A real Chromium, one for all files: a start costs three seconds."""
+    with a_browser() as browser:
+        yield browser
+
+
+@contextmanager
+def a_browser() -> Iterator[Any]:
+    """A real Chromium. Where there is none the test is skipped, or fails if SCRIMP_REQUIRE_BROWSER=1.
 
     While it is there, this thread has an event loop: other tests of its folder call `asyncio.run` in another thread.
     """

@@ -1,7 +1,8 @@
 """Renews docs/img/dashboard-*.png from the scene that the tests use: `python -m tests.dashboard.pictures`.
 
 With `--heights` it prints how high each page is instead, on a phone, a
-laptop and a large screen.
+laptop and a large screen; with `--axe` which rules of axe-core each page
+breaks there, by day and by night, with all that it folds unfolded.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from app.db.engine import Database
 from app.db.migrate import upgrade
 from tests.dashboard.conftest import CHROMIUM_ARGUMENTS, api_process, make_home
 from tests.dashboard.scene import Scene, everything
+from tests.dashboard.test_axe import FILLED, findings, settled
 
 FOLDER = Path(__file__).parents[2] / "docs" / "img"
 WIDTH = 1280
@@ -44,9 +46,12 @@ def main() -> None:
         db.close()
         paths = {"jobs": "", "job": f"/jobs/{ids.succeeded}", "dataset": f"/datasets/{ids.reviews}"}
         with api_process(settings.home, Path(folder) / "out") as (url, _pid), signed_in(url, scene.admin.token) as page:
+            of_dataset = {each: f"{paths['dataset']}/{each}" for each in ("budgets", "manage", "statement")}
+            more = paths | of_dataset | {"new job": "/submit", "register": "/register", "keys": "/keys"}
             if "--heights" in sys.argv:
-                of_dataset = {each: f"{paths['dataset']}/{each}" for each in ("budgets", "manage", "statement")}
-                measure(page, paths | of_dataset | {"new job": "/submit", "register": "/register", "keys": "/keys"})
+                measure(page, more)
+            elif "--axe" in sys.argv:
+                examine(page, more)
             else:
                 take(page, paths)
 
@@ -88,6 +93,22 @@ def measure(page: Any, paths: dict[str, str]) -> None:
             expect(page.locator(UNFILLED, has_text=re.compile("^…$"))).to_have_count(0, timeout=60_000)
             whole = page.evaluate("[document.documentElement.scrollHeight, document.documentElement.scrollWidth]")
             cells.append(f"{whole[0]:,}" + (" wide" if whole[1] > width else ""))
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def examine(page: Any, paths: dict[str, str]) -> None:
+    """Prints the rules of axe-core that each page breaks at each width, by day and by night."""
+    for name, path in paths.items():
+        cells = []
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
+                page.goto(f"/dashboard{path}")
+                settled(page, FILLED)
+                page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+                broken = {each.partition(":")[0] for each in findings(page)}
+                cells.append(", ".join(sorted(broken)) or "none")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 

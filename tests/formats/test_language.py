@@ -76,7 +76,7 @@ def test_what_is_missing_is_said_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parsed(tmp_path, spec("csv"), write(tmp_path / "d", "csv", [{"y": 1}]))
     assert [each["pointer"] for each in caught.value.members["errors"]] == ["/features/column"]
-    with pytest.raises(InvalidRequest, match="1 cells"):
+    with pytest.raises(InvalidRequest, match="1 cell that"):
         parsed(tmp_path, spec("jsonl"), write(tmp_path / "e", "jsonl", [*ROWS, {"t": None}]))
 
 

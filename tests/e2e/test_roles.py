@@ -1,0 +1,28 @@
+"""Owner, analyst, auditor and operator come to their ends on a hospital's table, in the browser and by plain REST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Service
+from tests.e2e.roles import InBrowser, Key, Rest, pages, walked
+
+
+@pytest.fixture
+def admin(served: Callable[[str], Service]) -> Key:
+    return Key("", (served("sqlite").home / "admin.key").read_text().strip())
+
+
+def test_by_plain_rest(served: Callable[[str], Service], admin: Key, tmp_path: Path) -> None:
+    walks = walked(Rest(f"http://127.0.0.1:{served('sqlite').port}", tmp_path), admin, tmp_path)
+    assert [each.role for each in walks] == ["operator", "owner", "analyst", "auditor"]
+
+
+@pytest.mark.browser
+def test_in_the_browser(served: Callable[[str], Service], admin: Key, tmp_path: Path) -> None:
+    with pages(f"http://127.0.0.1:{served('sqlite').port}") as page_of:
+        walks = walked(InBrowser(page_of, tmp_path), admin, tmp_path)
+    assert [each.role for each in walks] == ["operator", "owner", "analyst", "auditor"]
