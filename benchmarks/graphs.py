@@ -51,6 +51,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "dp_adam": (0.01, 0.03, 0.1),
     "dp_adambc": (0.01, 0.03, 0.1),
 }
+FREE = ("dp_adam", 0.1)
 NAMES = {"dp_sgd": "DP-SGD", "dp_adam": "DP-Adam", "dp_adambc": "DP-AdamBC"}
 PARTS = {"train": 0.6, "validation": 0.2, "test": 0.2}
 
@@ -67,7 +68,7 @@ right, the mean of {len(SEEDS)} seeds ± the standard error of the noise.
 | model | ε | {" | ".join(NAMES.values())} | DP-AdamBC − DP-Adam | DP-Adam − DP-SGD |
 |---|---|---|---|---|---|---|"""
 
-kept = Kept(REPORTS.parent / "graphs.json.gz")
+kept = Kept(REPORTS / "graphs.json.gz")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def pages(folder: Path) -> tuple[list[str], list[list[str]], NDArray[np.float32]
         text = gzip.decompress((folder / name).read_bytes()).decode()
         return list(csv.reader(io.StringIO(text)))[1:]
 
-    labels = dict(map(tuple, rows("labels.csv.gz")))
+    labels = {row[0]: row[1] for row in rows("labels.csv.gz")}
     words = json.loads(gzip.decompress((folder / "features.json.gz").read_bytes()))
     lists = defaultdict[str, list[str]](list)
     for one, other in rows("edges.csv.gz"):
@@ -134,8 +135,8 @@ def data(folder: Path, model: str) -> tuple[Graph, dict[str, DenseRecords]]:
     return Graph(task, features, train, others["validation"], width, len(CLASSES), seen=seen), others
 
 
-def scores(folder: Path, model: str, epsilon: float, optimizer: str, rate: float, seed: int) -> dict[str, float]:
-    """The shares of validation and test nodes that one run has right."""
+def scores(folder: Path, model: str, epsilon: float | None, optimizer: str, rate: float, seed: int) -> dict[str, float]:
+    """The shares of validation and test nodes that one run has right. No ε: without clipping and noise."""
     question = {"model": model, "epsilon": epsilon, "optimizer": optimizer, "eta": rate, "seed": seed}
 
     def trained() -> dict[str, float]:
@@ -145,12 +146,14 @@ def scores(folder: Path, model: str, epsilon: float, optimizer: str, rate: float
         job = {
             "model": MODELS[model],
             "optimizer": {"kind": optimizer, "learning_rate": rate} | settings,
-            "clipping": {"kind": "flat", "max_grad_norm": float(reach)},
             "sampling": {"kind": "full_batch"},
             "length": {"steps": STEPS},
-            "privacy": {"target_epsilon": epsilon, "target_delta": DELTA},
+            "privacy": None,
             "evaluation": None,
         }
+        if epsilon is not None:
+            job["clipping"] = {"kind": "flat", "max_grad_norm": float(reach)}
+            job["privacy"] = {"target_epsilon": epsilon, "target_delta": DELTA}
         done = run(graph, job, seed=seed)
         spec = JobSpec.model_validate({"dataset": "ds_0", "model": MODELS[model], "privacy": None})
         shape = Shape(
@@ -193,6 +196,8 @@ def main() -> None:
     rates = "; ".join(
         f"{model}: {', '.join(f'{NAMES[name]} {rate_of(folder, model, name):g}' for name in RATES)}" for model in MODELS
     )
+    free = ", ".join(f"{model} {100 * scores(folder, model, None, *FREE, 0)['test']:.1f}" for model in MODELS)
+    lines += ["", f"Without privacy, {NAMES[FREE[0]]} at {FREE[1]:g}, one run each: {free} %."]
     text = "\n".join([HEAD, *lines, "", f"Rates: {rates}.", "", f"Machine: {machine()}", ""])
     (REPORTS.parent / "graphs.md").write_text(text)
 
