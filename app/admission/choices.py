@@ -524,7 +524,9 @@ def settled(spec: JobSpec, hpo: Strategy, facts: DatasetFacts) -> JobSpec:
         hpo = hpo.model_copy(update={"levels": levels_of(mu, delta, hpo.runs_per_level)})
     score = None if isinstance(hpo, Random) else hpo.score
     if score is not None and not isinstance(score, PublicScore) and score.noise_mu == "auto":
-        hpo = hpo.model_copy(update={"score": score.model_copy(update={"noise_mu": score_mu(score, facts, mu)})})
+        hpo = hpo.model_copy(
+            update={"score": score.model_copy(update={"noise_mu": score_mu(score, facts, mu, spec.model.reach)})}
+        )
     return spec.model_copy(update={"hpo": hpo})
 
 
@@ -550,10 +552,10 @@ def _divides(low: float, high: float) -> bool:
     return low >= LEAST_LEVEL and high >= low * LEAST_RISE
 
 
-def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None) -> float:
-    """Returns a score's noise_mu; μ is None without privacy."""
+def score_mu(score: PrivateScore, facts: DatasetFacts, mu: float | None, reach: int = 1) -> float:
+    """Returns a score's noise_mu; μ is None without privacy. `reach`: of ModelSettings."""
     records = facts.records_train if score.on == "train" else facts.records_holdout
-    wanted = facts.records_per_unit / (DEVIATION * max(records or 0, 1))
+    wanted = facts.records_per_unit * reach / (DEVIATION * max(records or 0, 1))
     return rounded(max(LEAST_MU, min(wanted, MOST_OF_MU * mu if mu is not None else 1.0)))
 
 

@@ -42,6 +42,15 @@ def test_a_last_item_is_no_public_file(scene: Scene, visit: Callable[[], Browser
     assert "free" not in said and "public file" not in said
 
 
+def test_a_graph_s_page_says_what_is_stored_of_its_nodes(scene: Scene, visit: Callable[[], Browser]) -> None:
+    nodes = {"kind": "nodes", "columns": ["a", "b"], "keep": 12}
+    dataset = add_dataset(scene.db, owner=scene.owner.id, name="pages", features=nodes)
+    browser = visit()
+    browser.sign_in(scene.owner)
+    said = browser.get(f"/dashboard/datasets/{dataset}").text.split("<dt>Features</dt>")[1].split("</dd>")[0]
+    assert "2 columns of a graph's nodes, and 12 of each one's list" in said
+
+
 def test_records_of_a_user_and_the_version_of_a_declaration_are_told(
     scene: Scene, visit: Callable[[], Browser]
 ) -> None:

@@ -80,10 +80,11 @@ def test_the_price_is_an_integral_of_the_real_sum() -> None:
     c = 2.0 * training.max_grad_norm / training.terms_per_unit
     moved = 0.5 * c + 4 * c  # its own gradient, and those of four readers, which turn round
     mu = moved * math.sqrt(20) / (training.noise_multiplier * training.max_grad_norm)
+    assert found.epsilon is not None
     epsilon = found.epsilon.value
 
     def excess(x: float) -> float:
-        return max(0.0, norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x))
+        return max(0.0, float(norm.pdf(x - mu)) - math.exp(epsilon) * float(norm.pdf(x)))
 
     assert quad(excess, epsilon / mu, mu + 12, epsabs=1e-14)[0] == pytest.approx(found.epsilon.delta, rel=1e-3)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from core.contracts.neighbourhoods import Hops, Tree
 from core.parts.damage import DataDamagedError
@@ -47,7 +49,8 @@ def stored(graphs: Sequence[Lists]) -> NDArray[np.float64]:
 
 def less(part: NDArray[np.float64], nodes: int, absent: int) -> NDArray[np.float64]:
     """The part without one row of each graph; others name it as before."""
-    return part[np.arange(len(part)) % nodes != absent]
+    left: NDArray[np.float64] = part[np.arange(len(part)) % nodes != absent]
+    return left
 
 
 Removed = Callable[[Lists, int], Lists]
@@ -166,3 +169,19 @@ def test_lists_without_order_and_repetition() -> None:
     assert kept("a", ["b", "a", "b", "c"], 4) == kept("a", ["c", "b"], 4)
     assert kept("a", map(str, range(99)), 5) == kept("a", map(str, range(99)), 9)[:5]
     assert kept("a", map(str, range(99)), 5) != kept("b", map(str, range(99)), 5)
+
+
+def test_a_mixture_that_comes_or_goes_does_not_price_a_term_that_changes() -> None:
+    """Why Poisson sampling is refused: below a threshold of 1 the mixture's pair is 0, and the true one not."""
+    q, sigma, epsilon = 0.1, 1.0, 0.3
+    x = np.linspace(-12.0, 12.0, 200_001)
+
+    def drawn(at: float) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = (1.0 - q) * norm.pdf(x, 0.0, sigma) + q * norm.pdf(x, at, sigma)
+        return found
+
+    def excess(p: NDArray[np.float64], of: NDArray[np.float64]) -> float:
+        return float(np.maximum(0.0, p - math.exp(epsilon) * of).sum() * (x[1] - x[0]))
+
+    assert excess(norm.pdf(x, 0.0, sigma), drawn(2.0)) == 0.0
+    assert excess(drawn(1.0), drawn(-1.0)) > 1e-3 and excess(drawn(-1.0), drawn(1.0)) > 1e-3

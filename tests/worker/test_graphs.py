@@ -110,8 +110,7 @@ def test_clipped_as_a_record_alone_a_node_would_move_it_further() -> None:
 
 def test_a_job_s_engine_has_the_reach_of_its_mechanism() -> None:
     spec = MODELS[0]
-    training = {"reach": spec.reach, "per_unit": 1}
-    by_reach = engine_of(network_of(spec), **training)
+    by_reach = engine_of(network_of(spec), reach=spec.reach)
     as_records = engine_of(network_of(spec), per_unit=spec.reach)
     nodes, labels = part(seed=7), np.arange(NODES) % 3
     parameters = random_parameters(network_of(spec), torch.Generator().manual_seed(1))

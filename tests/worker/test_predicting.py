@@ -81,6 +81,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, list
         2,
         [{"a": 1, "b": -2.5}, {"b": 0.0, "a": 3}],
     ),
+    "graph": (
+        {"kind": "gcn", "hops": 2, "neighbours": 2, "hidden": [3]},
+        CLASSES,
+        {"kind": "nodes", "columns": ["a", "b"], "keep": 4, "tree": {"hops": 2, "neighbours": 2}},
+        14,
+        [
+            {"a": 1, "b": 2, "neighbours": [{"a": 0, "b": "1", "neighbours": [{"a": 5, "b": 5}]}, {"a": 3, "b": 3}]},
+            {"a": 1.0, "b": -2.5},
+        ],
+    ),
     "cnn": ({"kind": "cnn", "preset": "conv2"}, CLASSES, {"kind": "tensor", "array": "x"}, 784, [PIXELS, PIXELS]),
     "ratings": (
         {"kind": "matrix_factorization", "dim": 2},
@@ -140,7 +150,7 @@ def test_answers_are_the_model_s(tmp_path: Path, name: str) -> None:
     assert len(answers) == len(asked.records) and predicted(asked) == answers
     if name == "clipped":
         assert [set(answer["probabilities"]) for answer in answers] == [{"no", "yes"}] * 2
-    elif name in ("linear", "table", "pairs", "text", "relu", "cnn"):
+    elif name in ("linear", "table", "pairs", "text", "relu", "graph", "cnn"):
         for answer in answers:
             (best, share), *rest = answer["probabilities"].items()
             assert answer["class"] == best and share >= rest[0][1] > 0.0 and len(rest) == 1
