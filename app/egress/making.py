@@ -87,9 +87,7 @@ def next_due(session: Session) -> Egress | None:
     return session.scalars(due.order_by(Egress.next_try_at, Egress.asked_at, Egress.id).limit(1)).first()
 
 
-def make(
-    db: Database, settings: Settings, key: Signer, egress_id: str, sign_ledgers: Callable[[], None]
-) -> None:
+def make(db: Database, settings: Settings, key: Signer, egress_id: str, sign_ledgers: Callable[[], None]) -> None:
     """Makes an egress. A try is counted before anything can fail; after the last one it has failed for good.
 
     Args:
