@@ -79,7 +79,7 @@ def undisturbed(name: str) -> tuple[Parameters, dict[int, str]]:
 
 
 def require_same(name: str, size: int = 1, shard: str = "none", then: int | None = None) -> None:
-    """A killed job ends with the bits of an undisturbed one, after a third of its steps at most, and starts no step twice."""
+    """A killed job ends with the bits of an undisturbed one, after its last third, and starts no step twice."""
     wanted, digests = undisturbed(name)
     record = next_attempt(killed(job(name, shard), size))
     found = trained(record, TRAIN, then or size)
