@@ -2,8 +2,8 @@
 
 python -m tests.stress.cost [--report FILE] [--most N] [FOLDER ...]
 
-Prints the N dearest tests of each folder, and adds a column with this commit to a report's table. Processor time hardly
-depends on what else the machine does, until it is so busy that its caches are shared among many.
+Prints the N most expensive tests of each folder, and adds a column with this commit to a report's table. Processor time
+hardly depends on what else the machine does, until it is so busy that its caches are shared among many.
 """
 
 from __future__ import annotations
