@@ -19,8 +19,7 @@ from scrimp.errors import ApiError
 from tests.by_night import SQLITE_BY_DAY
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 from tests.e2e.test_spine import finished, register, submit
-
-VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
+from tests.node import VERIFIER
 
 
 def grown(service: Service, name: str, tmp: Path) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from app.ledger.transparency.heads import Head, Heads
 from app.ledger.transparency.merkle import TILE
 from app.ledger.verify import BACK, Replay, Replayed, Verification, verify
 from core.ids import now
+from tests.by_night import but
 from tests.chaos.tamper import roll_back, rows_of, set_account, set_entry
 from tests.ledger.support import OWNER, add_job, open_ledger, unprotected
 from tests.ledger.test_anchors import KEY, unheard
@@ -121,7 +122,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return places
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", but(range(2), lambda seed: seed == 0))
 def test_it_finds_what_a_verification_in_full_finds_and_reads_what_is_new(
     open_db: Database, tmp_path: Path, read: list[int], seed: int
 ) -> None:
@@ -153,7 +154,7 @@ def test_what_it_goes_on_from_does_not_change(open_db: Database, grown: Grown) -
         assert grown.since.entries == grown.since.tree.size == REACHED
 
 
-@pytest.mark.parametrize("place", [REACHED + 1, FIRST, FIRST + 1, LENGTH])
+@pytest.mark.parametrize("place", but([REACHED + 1, FIRST, FIRST + 1, LENGTH], {REACHED + 1, LENGTH}.__contains__))
 def test_a_fault_in_what_is_new_is_found_at_its_entry(open_db: Database, grown: Grown, place: int) -> None:
     for column, lie in LIES.items():
         value = {"seq": 999, "once": "hold:job_of_nobody", "job_id": "job_of_nobody"}.get(column, lie)

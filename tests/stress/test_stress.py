@@ -106,3 +106,31 @@ def test_a_test_that_fails_in_its_process_is_told(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert '"passed": 1' in file.read_text() and "assert 1 == 2" in file.read_text()
+
+
+BURNING = """
+import os, time
+
+def test_that_leaves_a_process_behind():
+    if os.fork() == 0:
+        if os.fork() == 0:
+            while time.process_time() < 1.5:
+                pass
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_folder_costs_what_its_orphans_take_too(tmp_path: Path) -> None:
+    folder, report = tmp_path / "tests", tmp_path / "suite.md"
+    folder.mkdir()
+    (folder / "test_it.py").write_text(BURNING)
+    report.write_text("# Cost\n\n| folder | before |\n|---|---|\n| `tests/a` | 2.5 |\n\nSaid below.\n")
+    line = [sys.executable, "-m", "tests.stress.cost", "--report", str(report), str(folder)]
+    done = subprocess.run(line, cwd=run.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    head, *rows = [line.strip("| ").split(" | ") for line in report.read_text().splitlines() if line[:1] == "|"]
+    costs = {row[0]: row[1:] for row in rows}
+    assert head[:2] == ["folder", "before"] and costs["`tests/a`"][0] == "2.5"
+    assert float(costs[f"`{folder}`"][-1]) > 1.5
+    assert report.read_text().startswith("# Cost\n") and report.read_text().endswith("\nSaid below.\n")

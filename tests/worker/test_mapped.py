@@ -210,7 +210,7 @@ def large(folder: Path, job: dict[str, Any], declared: int = LARGE) -> Superviso
 
 @pytest.mark.parametrize("changes", [{}, {"sampling": {"kind": "poisson", "expected_batch_size": 113_000}}])
 def test_an_attempt_reads_from_disk_inside_its_sandbox(tmp_path: Path, changes: dict[str, Any]) -> None:
-    supervisor = large(tmp_path, spec(**changes, length={"steps": 12}))
+    supervisor = large(tmp_path, spec(**changes, length={"steps": 3}))
     plan = plan_of(supervisor.start)
     assert not plan.in_memory
     ended = run_child(supervisor)

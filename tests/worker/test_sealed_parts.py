@@ -63,7 +63,7 @@ def started(folder: Path, key: DataKey | None, declared: int, **changes: Any) ->
 def test_a_model_is_the_same_to_the_bit(tmp_path: Path, declared: int) -> None:
     models, digests = [], []
     for name, key in (("plain", None), ("sealed", KEY)):
-        supervisor = started(tmp_path / name, key, declared, length={"steps": 12})
+        supervisor = started(tmp_path / name, key, declared, length={"steps": 3})
         ended = run_child(supervisor)
         assert isinstance(ended.last, Finished) and ended.printed == b""
         models.append((tmp_path / name / "out" / "model.safetensors").read_bytes())

@@ -1,0 +1,116 @@
+"""What the tests take in processor time: a folder at a time, in one process, with all that its tests start.
+
+python -m tests.stress.cost [--report FILE] [--most N] [FOLDER ...]
+
+Prints the N most expensive tests of each folder, and adds a column with this commit to a report's table. Processor time
+hardly depends on what else the machine does, until it is so busy that its caches are shared among many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stress.run import ROOT, commit
+
+REPORT = ROOT / "benchmarks" / "reports" / "suite.md"
+PR_SET_CHILD_SUBREAPER = 36
+SEPARATOR = "|---"
+
+
+class Costs:
+    """A plugin: what each test takes in this process and in those that ended and were waited for."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+        before = spent(resource.RUSAGE_SELF) + spent(resource.RUSAGE_CHILDREN)
+        done = yield
+        self.tests[item.nodeid] = spent(resource.RUSAGE_SELF) + spent(resource.RUSAGE_CHILDREN) - before
+        return done
+
+
+def spent(by: int) -> float:
+    """Seconds of processor time."""
+    usage = resource.getrusage(by)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measured(folder: str) -> tuple[float, dict[str, float]]:
+    """Seconds of a run of a folder and of every process that it left, and those of its tests."""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "costs.json"
+        before = spent(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "tests.stress.cost", "--into", str(file), folder]
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        with suppress(ChildProcessError):  # what lost its parent came here
+            while True:
+                os.waitpid(-1, 0)
+        if status:
+            raise SystemExit(f"the tests of {folder} fail")
+        return spent(resource.RUSAGE_CHILDREN) - before, json.loads(file.read_text())
+
+
+def folders() -> list[str]:
+    """Those that have tests."""
+    return sorted({str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")})
+
+
+def table(report: Path, column: str, seconds: Mapping[str, float]) -> str:
+    """The report's text with a column added, or replaced where it has one of this name."""
+    lines = report.read_text().splitlines() if report.exists() else ["# What the tests take", "", "| folder |", "|---|"]
+    at = next(place for place, line in enumerate(lines) if line.startswith(SEPARATOR)) - 1
+    end = next((place for place in range(at, len(lines)) if not lines[place].startswith("|")), len(lines))
+    head, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[at:end] if SEPARATOR not in line
+    ]
+    kept = {row[0].strip("`"): dict(zip(head[1:], row[1:], strict=True)) for row in rows if row[0] != "all"}
+    for folder, took in seconds.items():
+        kept.setdefault(folder, {})[column] = f"{took:.1f}"
+    names = [*(name for name in head[1:] if name != column), column]
+    made = [f"| {' | '.join([head[0], *names])} |", "|---" * (len(names) + 1) + "|"]
+    made += [
+        f"| {' | '.join([f'`{folder}`', *(kept[folder].get(name, '') for name in names)])} |" for folder in sorted(kept)
+    ]
+    return "\n".join([*lines[:at], *made, *lines[end:]]) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.stress.cost")
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--report", type=Path, default=REPORT)
+    parser.add_argument("--most", type=int, default=10)
+    parser.add_argument("folders", nargs="*")
+    asked = parser.parse_args()
+    if asked.into is not None:
+        costs = Costs()
+        status = int(pytest.main(["-q", "-p", "no:xdist", "--timeout", "1800", *asked.folders], plugins=[costs]))
+        asked.into.write_text(json.dumps(costs.tests))
+        return status
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    seconds = {}
+    for folder in asked.folders or folders():
+        seconds[folder], tests = measured(folder)
+        print(f"{folder}: {seconds[folder]:.1f} s of processor time", flush=True)
+        for name, took in sorted(tests.items(), key=lambda each: -each[1])[: asked.most]:
+            print(f"  {took:6.2f} {name}", flush=True)
+        asked.report.write_text(table(asked.report, commit(), {folder: seconds[folder]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
