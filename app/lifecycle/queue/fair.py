@@ -32,8 +32,6 @@ from sqlalchemy import (
     exists,
     false,
     func,
-    literal_column,
-    not_,
     or_,
     select,
     true,
@@ -50,22 +48,16 @@ from app.ledger.transparency.heads import Heads
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.queue.crews import Member, Place, place_of
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
-from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for
+from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for, in_queue
 from core.contracts.runtime import StoredRuntime
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
-WAITS: ColumnElement[str] = literal_column("'queued'")
-
-
-def _queued(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
-    """The condition of the queue's index, in its words: SQLite would take an index of the status for an equation."""
-    return (not_(job.status.bool_op("<>")(WAITS)), job.study.is_(None))
 
 
 def _lines() -> CTE:
     """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
     job, later = aliased(Job), aliased(Job)
-    of = _queued(later)
+    of = in_queue(later)
     line = (later.key_id, later.dataset_id)
 
     def first(*after: ColumnElement[bool]) -> Select[str]:
@@ -298,7 +290,7 @@ def _waiting(
     able = case((and_(IS_DUE, may, Job.id.not_in(passed), _pays_on(behind).is_(False)), true()), else_=false())
     first = (
         select(Job.id)
-        .where(Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, *_queued(Job), able)
+        .where(Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, *in_queue(Job), able)
         .order_by(*IN_ORDER)
         .limit(1)
         .correlate(LINES)
