@@ -20,11 +20,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
     Integer,
+    Row,
     Select,
     and_,
     case,
@@ -74,7 +77,10 @@ def _lines() -> CTE:
 
 # Built once: an alias has a column for each of a job's.
 LINES, FIRST = _lines(), aliased(Job)
+NEEDED = select(Job.id, Job.parent_id, Job.device, Job.spec)
 FOUND = (Dataset.owner_key, FIRST.key_id, FIRST.dataset_id, FIRST.id, FIRST.created_at, Priority(FIRST.spec))
+# The ledgers that the job of a process's last claim was held on.
+_LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,9 @@ def claim_next(
     """
     passed: set[str] = set()
     keeps = False
-    current: dict[str, int] = {}  # how many entries of each data set's ledger are reliable, as checked for this claim
+    # How many entries of each data set's ledger are reliable, as checked for this claim. The next job is most often on
+    # the ledgers of the last one: if it is not, it is chosen once more.
+    current = {each: reach(db, heads, each) for each in _LAST.pop(db, ())}
     while True:
         # One transaction per try: it frees its locked rows before the next try locks others.
         with db.write() as session:
@@ -166,7 +174,7 @@ def claim_next(
             if chosen is None:
                 return None
             found = chosen.job
-            job = session.get_one(Job, found.job_id)
+            job = session.execute(NEEDED.where(Job.id == found.job_id)).one()
             reads = held_on(session, job.parent_id or job.id) or [found.dataset_id]
             if all(each in current for each in reads):
                 reached = all(_hold_within(session, job, each, current[each]) for each in reads)
@@ -177,6 +185,7 @@ def claim_next(
                 held = None if gpus is None else claim(session, found.job_id, worker, lease_s, place.crew, gpus)
                 if held is not None:
                     note_turn(session, found.pair, chosen.turn)
+                    _LAST[db] = tuple(reads)
                     return held
                 # Taken by another worker, its key is at its limit, its hold is too new, a block of it is behind, or
                 # another crew keeps GPUs for it.
@@ -207,7 +216,7 @@ def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[
     return or_(Job.release.is_(None), began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
 
 
-def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> bool:
+def _hold_within(session: Session, job: Row[Any], dataset_id: str, entries: int) -> bool:
     """True if the job's hold, or its study's, is among the first entries of a ledger; never if it is behind."""
     if entries == ALL:
         return True
@@ -235,7 +244,7 @@ def may_run(devices: Collection[str], processes: int, gpus: int, *, spare: bool 
     return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", up_to(processes))))
 
 
-def _gpus(place: Place, job: Job, processes: int) -> tuple[tuple[int, ...] | None, bool]:
+def _gpus(place: Place, job: Row[Any], processes: int) -> tuple[tuple[int, ...] | None, bool]:
     """The GPUs of the crew that a claim of the job takes now, or None if it cannot be claimed; and then if this
     worker's GPU is kept for it."""
     runtime = StoredRuntime.of(job.spec).runtime
