@@ -113,9 +113,9 @@ def _keys(session: Session) -> Families:
     for state, condition in (("queued", Job.status == "queued"), ("running", Job.status.in_(ACTIVE))):
         count = func.count()
         # SQLite would read all jobs in an index's order to group by the plain column.
-        key = Job.key_id.concat("")
-        of_keys = select(key, count).where(Job.finished_at.is_(None), condition, Job.study.is_(None)).group_by(key)
-        rows = session.execute(of_keys.order_by(count.desc(), key).limit(MOST_KEYS))
+        owner = Job.key_id.concat("")
+        of_keys = select(owner, count).where(Job.finished_at.is_(None), condition, Job.study.is_(None)).group_by(owner)
+        rows = session.execute(of_keys.order_by(count.desc(), owner).limit(MOST_KEYS))
         found += [(key, state, number) for key, number in rows]
     ran = [(labels[0], value) for labels, value in measures.series_of(session, measures.KEY_SECONDS, MOST_KEYS)]
     shown = {each[0] for each in (*found, *ran)}
