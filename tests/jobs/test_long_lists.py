@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +18,7 @@ from core.ids import now
 from tests.conftest import BACKINGS
 from tests.ledger.support import add_job, add_owner, open_ledger
 
-Ask = Callable[[Database, dict[str, Any]], set[str]]
-TAGS = (["paper"], ["paper", 'quoted "x"'], ["50%_off\\"], [])
+TAGS: tuple[list[str], ...] = (["paper"], ["paper", 'quoted "x"'], ["50%_off\\"], [])
 
 
 @pytest.fixture(params=BACKINGS)
