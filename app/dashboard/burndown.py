@@ -17,6 +17,7 @@ from app.dashboard.chart import MOST_POINTS, SERIES, Axis, Chart, Colour, Line, 
 from app.dashboard.forecast import Forecast, forecast
 from app.dashboard.numbers import moment, part, percent
 from app.db.models import Account, Job, LedgerEntry, SpentByKey, table_of
+from app.ledger import memos
 from app.ledger.entries import balance_of
 from app.ledger.memos import Memo
 from core.ids import now
@@ -88,18 +89,20 @@ def burndowns(session: Session, account: Account, names: Callable[[set[str]], di
     """
     every = max(1, -(-account.entries // MOST_BALANCES))
     places = sorted({1, account.entries, *range(every, account.entries + 1, every)})
-    found = session.scalars(
-        select(LedgerEntry)
+    rows = session.execute(
+        select(LedgerEntry.created_at, LedgerEntry.memo)
         .where(LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.seq.in_(places))
         .order_by(LedgerEntry.seq)
-    ).all()
+    )
+    found = [(at, Memo.of(memo).balances) for at, memo in rows]
     drawings = []
     parts: tuple[Name, Name] = ("train", "holdout")
     for name in parts:
         budget = balance_of(account).of(name).budget
         if budget > 0 and found:
             history = _history(session, account, name, names)
-            drawings.append(drawn(name, budget, [_balance(each, name) for each in found], history, now()))
+            balances = [_balance(at, after.of(name)) for at, after in found]
+            drawings.append(drawn(name, budget, balances, history, now()))
     return drawings
 
 
@@ -140,9 +143,8 @@ def _posts(session: Session, account: Account, name: Name, costliest: int | None
     return [Settled(at=at, job_id=job or "", key=key or "", spent=spent) for _seq, at, job, key, spent in rows]
 
 
-def _balance(entry: LedgerEntry, name: Name) -> Balance:
-    after = Memo.of(entry.memo).balances.of(name)
-    return Balance(at=entry.created_at, spent=after.spent, held=after.held, budget=after.budget)
+def _balance(at: datetime, after: memos.Balance) -> Balance:
+    return Balance(at=at, spent=after.spent, held=after.held, budget=after.budget)
 
 
 def drawn(name: Name, budget: int, balances: list[Balance], history: History, today: datetime) -> Burndown:

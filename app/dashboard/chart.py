@@ -119,7 +119,7 @@ class Chart:
     @property
     def left_out(self) -> int:
         """How many drawn points the table leaves out."""
-        return sum(len(line.points) for line in self.lines if not line.quiet) - len(self.rows)
+        return max(0, sum(len(line.points) for line in self.lines if not line.quiet) - MOST_ROWS)
 
 
 def thinned(found: Sequence[T], most: int) -> list[T]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from sqlalchemy.orm import Session
 
 from app.dashboard.names import dataset_names
 from app.dashboard.page import PageRoute, address, render
@@ -13,11 +15,12 @@ from app.dashboard.session import (
     CurrentViewer,
 )
 from app.db.engine import Database
-from app.db.models import Job
-from app.grants.service import visible
+from app.grants.service import require
+from app.jobs.counts import jobs_by_status, newest_by_status
 from app.jobs.labels import LONGEST_TAG
 from app.jobs.list_routes import JobsQuery, Status, jobs_among, page_of_jobs
-from app.jobs.repository import JobOrder, count_by_status
+from app.jobs.repository import JobOrder
+from app.jobs.schemas import JobList
 from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web.deps import Db, Gpus
@@ -86,14 +89,32 @@ def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> d
     """One page of jobs, and the data that its filters need."""
     page = page_of_jobs(db, caller, gpus, asked.jobs)
     with db.read() as session:
-        counts = count_by_status(session, jobs_among(session, caller, asked.jobs))
+        counts, is_partial = _counts(db, session, caller, asked.jobs, page)
         return {
             "asked": asked,
             "page": page,
             "counts": counts,
             "matching": counts.get(asked.status, 0) if asked.status else sum(counts.values()),
-            "is_empty": not counts and not count_by_status(session, visible(caller, Job.dataset_id)),
+            "is_partial": is_partial,
+            "is_empty": not counts and not jobs_by_status(db, session, caller),
             "names": dataset_names(session, caller),
             "may_submit": caller.role != "viewer",
             "is_active": any(job.status in ACTIVE for job in page.items),
         }
+
+
+def _counts(
+    db: Database, session: Session, caller: Caller, query: JobsQuery, page: JobList
+) -> tuple[dict[str, int], bool]:
+    """The jobs of a list by status; and if these are only the newest ones that a search finds.
+
+    Args:
+        page: what the query found.
+    """
+    if query.q or query.tag:
+        if query.status is query.after is page.next is None:  # the page has all of them
+            return dict(Counter(job.status for job in page.items)), False
+        found = newest_by_status(session, jobs_among(session, caller, query))
+        return found.by_status, found.is_partial
+    dataset = None if query.dataset is None else require(session, caller, query.dataset, "view").id
+    return jobs_by_status(db, session, caller, dataset), False

@@ -48,7 +48,7 @@ def page_of(db: Database, caller: Caller, asked: ListQuery) -> Page:
         NotFound: the filter's data set is not there for this caller.
     """
     with db.read() as session:
-        among = jobs_among(session, caller, asked.jobs)
+        among = jobs_among(session, caller, asked.jobs, lasting=True)
     states = repository.states_of_page(
         # The first condition again: who loses the data set of the filter loses its jobs.
         among=and_(visible(caller, Job.dataset_id), among),

@@ -125,8 +125,8 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: datetime) -> str:
-    """A time in UTC, to the second."""
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """A time in UTC, to the second. A chart has thousands: strftime takes ten times as long."""
+    return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(' ', 'seconds')} UTC"
 
 
 def clock(at: datetime) -> str:

@@ -26,10 +26,10 @@ class LedgerCheck(Base):
     head: Mapped[str | None]  # the account's, when it was verified
     first_bad_entry: Mapped[int | None]
     heads: Mapped[int | None]  # how many signed or recorded ones were compared
+    requested_at: Mapped[datetime | None]  # when a verification was asked for that has not begun
     # How many entries were taken over from an earlier verification; 0: all were read.
     went_on_after: Mapped[int | None]
     in_full_at: Mapped[datetime | None]  # when the verification in full began that it is, or goes back to
-    requested_at: Mapped[datetime | None]  # when a verification was asked for that has not begun
 
 
 class LedgerCheckpoint(Base):

@@ -75,6 +75,7 @@ from app.db.json_parts import PRIORITIES
 from app.db.measures import Measure as Measure  # noqa: PLC0414
 from app.db.predictions import Prediction as Prediction  # noqa: PLC0414
 from app.db.spending import SpentByKey as SpentByKey  # noqa: PLC0414
+from app.db.tags import JobTag as JobTag  # noqa: PLC0414
 from app.db.webhooks import Webhook as Webhook  # noqa: PLC0414
 from app.db.webhooks import WebhookDelivery as WebhookDelivery  # noqa: PLC0414
 from app.db.webhooks import WebhookEvent as WebhookEvent  # noqa: PLC0414
@@ -346,7 +347,10 @@ class Job(Base):
         UniqueConstraint("key_id", "idempotency_key"),
         Index("ix_jobs_status_notified", "status", "notified_at"),
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
-        Index("ix_jobs_created", "created_at", "id"),
+        # With the columns of a search, which then reads no row: a job's documents are long.
+        Index("ix_jobs_created", "created_at", "id", "parent_id", "dataset_id", "name"),
+        # The few that have not ended, and those that ended lately.
+        Index("ix_jobs_finished", "finished_at", "dataset_id", "status", "parent_id"),
         Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
     )
 

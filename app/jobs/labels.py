@@ -9,11 +9,11 @@ import unicodedata
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
-from sqlalchemy import ColumnElement
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.db.models import Job
+from app.db.models import JobTag
 from app.grants.service import require_job
 from app.jobs.steering import may_cancel
 from app.keys.service import Caller
@@ -23,7 +23,7 @@ from core.errors import Forbidden
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, directions of writing, ends of lines
 MOST_TAGS, LONGEST_TAG, LONGEST_NOTES = 10, 40, 4000
-# Stored between commas, so that one pattern finds a whole tag: ",a,b,".
+# Stored between commas, ",a,b,"; triggers write a row of job_tags for each.
 
 
 def _plain(tag: str) -> str:
@@ -58,9 +58,9 @@ def stored(tags: list[str]) -> str:
     return f",{','.join(tags)}," if tags else ""
 
 
-def tagged(tag: str) -> ColumnElement[bool]:
-    """The condition that a job has a tag, in any case."""
-    return Job.tags.contains(f",{tag.strip().lower()},", autoescape=True)
+def tagged(tag: str) -> Select[str]:
+    """Selects the ids of the jobs that have a tag, in any case."""
+    return select(JobTag.job_id).where(JobTag.tag == tag.strip().lower())
 
 
 def edit(session: Session, caller: Caller, job_id: str, asked: JobLabels) -> None:

@@ -129,8 +129,11 @@ def key_of_page(after: str | None, sort: Order) -> tuple[datetime | str, str] | 
     return (first if sort == "name" else decode_moment(first), job_id)
 
 
-def jobs_among(session: Session, caller: Caller, query: JobsQuery) -> ColumnElement[bool]:
+def jobs_among(session: Session, caller: Caller, query: JobsQuery, *, lasting: bool = False) -> ColumnElement[bool]:
     """The condition on jobs that a caller may see, on one data set, by a text and by a tag.
+
+    Args:
+        lasting: see `among_found`.
 
     Raises:
         NotFound: no such data set, or the caller may not see it.
@@ -139,5 +142,7 @@ def jobs_among(session: Session, caller: Caller, query: JobsQuery) -> ColumnElem
     if query.dataset is not None:
         among = Job.dataset_id == require(session, caller, query.dataset, "view").id
     if query.tag:
-        among = and_(among, labels.tagged(query.tag))
-    return and_(among, repository.named_like(query.q)) if query.q else among
+        among = and_(among, repository.among_found(session, labels.tagged(query.tag), lasting=lasting))
+    if query.q:
+        among = and_(among, repository.among_found(session, repository.named_like(query.q), lasting=lasting))
+    return among

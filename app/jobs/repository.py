@@ -16,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     exists,
+    false,
     func,
     literal_column,
     null,
@@ -25,7 +26,7 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from app.db.base import Base
 from app.db.models import (
@@ -43,6 +44,8 @@ from app.jobs.schemas import ArtifactView, AttemptView, JobView, MetricView
 from core.errors import NotFound
 
 JobOrder = Literal["newest", "oldest", "name"]
+FEW = 2_000  # jobs that a search finds
+MOST_BOUND = 500  # ids in one statement
 AMOUNTS = ("train", "holdout", "train_released", "holdout_released")
 # A job's details: the tables, and the columns that are shown of them.
 _SHOWN_OF: dict[str, tuple[type[Base], tuple[str, ...]]] = {
@@ -129,14 +132,39 @@ def _page(
     return query
 
 
-def named_like(text: str) -> ColumnElement[bool]:
-    """The condition that a job's name holds a text, in any case, or that its id begins with it."""
-    return or_(Job.name.icontains(text, autoescape=True), Job.id.startswith(text, autoescape=True))
+def named_like(text: str) -> Select[str]:
+    """Selects the ids of the jobs whose name holds a text, in any case, or whose id begins with it. An index has all
+    columns that it reads."""
+    job = aliased(Job)
+    is_like = or_(job.name.icontains(text, autoescape=True), job.id.startswith(text, autoescape=True))
+    return select(job.id).where(job.parent_id.is_(None), is_like).order_by(job.created_at.desc(), job.id.desc())
+
+
+def among_found(session: Session, found: Select[str], *, lasting: bool) -> ColumnElement[bool]:
+    """The condition that a job is among those that a search finds.
+
+    A page of jobs in an order reads on until it is full. Where the search finds many, each job that is read is looked
+    for; where it finds few, they are found first.
+
+    Args:
+        lasting: the condition is also of jobs that come later, for a stream.
+    """
+    ids = session.scalars(found.limit(MOST_BOUND + 1)).all()
+    if len(ids) > MOST_BOUND:
+        count = session.scalar(select(func.count()).select_from(found.limit(FEW + 1).subquery())) or 0
+        if count > FEW:
+            (column,) = found.selected_columns
+            return found.order_by(None).where(column == Job.id).correlate(Job).exists()
+    elif not lasting:
+        return Job.id.in_(ids) if ids else false()
+    return Job.id.in_(found.order_by(None))
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
     """Reads attempts, metrics, artifacts and settlements of several jobs in one query: rows with the shown columns."""
     found: dict[str, dict[str, list[Any]]] = {each: {part: [] for part in PARTS} for each in job_ids}
+    if not job_ids:  # a database would read all details to find none
+        return found
     for row in session.connection().execute(DETAILS, {"jobs": job_ids}).all():
         found[row.job_id][row.part].append(row)
     return found
@@ -218,11 +246,3 @@ def artifact(session: Session, job_id: str, name: str) -> Artifact:
 def certificate(session: Session, job_id: str) -> Certificate | None:
     """Returns a job's certificate; None if none is issued."""
     return session.get(Certificate, job_id)
-
-
-def count_by_status(session: Session, among: ColumnElement[bool]) -> dict[str, int]:
-    """Counts the jobs that may be shown, by status."""
-    rows = session.execute(
-        select(Job.status, func.count()).where(among, Job.parent_id.is_(None)).group_by(Job.status)
-    ).all()
-    return {row[0]: row[1] for row in rows}

@@ -11,14 +11,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, in_seconds
-from app.db.models import ApiKey, Attempt, Job
+from app.db.models import ApiKey, Attempt, Job, table_of
 from app.lifecycle import events, measures, studies
 from app.lifecycle.settle import Cause, limit_of_running
-from app.lifecycle.states import ACTIVE, IS_DUE, append_event, enqueue
+from app.lifecycle.states import ACTIVE, IS_DUE, append_event, enqueue, write_event
 from core.contracts.stored import Failure
 from core.errors import StaleAttempt
 from core.ids import whole_second
@@ -67,28 +67,21 @@ def claim(
             worker=worker,
             lease_until=in_seconds(lease_s),
             lease_clock=ClockName(),
+            started_at=func.coalesce(Job.started_at, whole_second()),
+            events=Job.events + 1,
         )
-        .returning(Job.attempt, Job.traceparent),
+        .returning(Job.attempt, Job.traceparent, Job.events, Job.parent_id),
         execution_options={"synchronize_session": False},
     ).one_or_none()
     if taken is None:
         return None
-    attempt, traceparent = taken
-    session.execute(update(Job).where(Job.id == job_id, Job.started_at.is_(None)).values(started_at=whole_second()))
-    session.add(
-        Attempt(
-            job_id=job_id,
-            number=attempt,
-            worker=worker,
-            status="running",
-            started_at=whole_second(),
-            ended_at=None,
-            crew=crew,
-            gpus=gpus or None,
-        )
-    )
-    append_event(session, job_id, "attempt_started", events.AttemptStarted(attempt=attempt, worker=worker))
-    studies.note_start(session, job_id)
+    attempt, traceparent, event, study = taken
+    of_crew = {"crew": crew, "gpus": gpus or None}
+    begun = {"job_id": job_id, "number": attempt, "worker": worker, "status": "running", "started_at": whole_second()}
+    session.execute(insert(table_of(Attempt)), begun | of_crew)
+    write_event(session, job_id, event, "attempt_started", events.AttemptStarted(attempt=attempt, worker=worker))
+    if study is not None:
+        studies.note_start(session, study)
     return Claim(job_id, attempt, worker, traceparent, gpus)
 
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, case, false, func, select, true
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, ApiKey, Artifact, Attempt, Dataset, Job, Metric
@@ -33,8 +34,10 @@ from app.lifecycle.states import (
     ACTIVE,
     IN_ORDER,
     IS_DUE,
+    PRIORITY,
     append_event,
     discard,
+    in_queue,
     notify,
     want_certificate,
 )
@@ -232,8 +235,28 @@ def waiting_for(session: Session, job: Job) -> list[str]:
     session.get(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
     others = (Job.key_id == job.key_id, Job.id != job.id, Job.study.is_(None))
     running = session.scalar(select(func.count()).select_from(Job).where(*others, Job.status.in_(ACTIVE))) or 0
-    queued = select(Job.id).where(*others, Job.status == "queued", IS_DUE).order_by(*IN_ORDER)
-    return list(session.scalars(queued.limit(max(0, limit - running))))
+    return _first_queued(session, job, limit - running)
+
+
+def _first_queued(session: Session, but: Job, count: int) -> list[str]:
+    """Returns the first queued jobs of a job's key without that job, in the order of claims.
+
+    The queue's index has the key's jobs on each data set in that order, so that the first ones of each are read.
+    """
+    queued = (Job.key_id == but.key_id, *in_queue(Job))
+    # PostgreSQL takes a plain condition for rarely true, and would sort all of them. Of a CASE it knows nothing.
+    able = case((and_(IS_DUE, Job.id != but.id), true()), else_=false())
+    found = list[tuple[int, datetime, str]]()
+    dataset: str | None = ""
+    while count > 0:
+        following = select(Job.dataset_id).where(*queued, Job.dataset_id > dataset).order_by(Job.dataset_id)
+        dataset = session.scalar(following.limit(1))
+        if dataset is None:
+            break
+        on_it = (*queued, Job.dataset_id == dataset, able)
+        rows = session.execute(select(PRIORITY, Job.created_at, Job.id).where(*on_it).order_by(*IN_ORDER).limit(count))
+        found += ((-priority, created_at, job_id) for priority, created_at, job_id in rows)
+    return [job_id for _, _, job_id in sorted(found)[: max(0, count)]]
 
 
 def _started_part(session: Session, job: Job, mechanism: MechanismConfig, hold: Units, released: Counter[str]) -> Units:

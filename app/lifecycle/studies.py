@@ -67,12 +67,11 @@ def lock(session: Session, job_id: str) -> None:
         get_job(session, parent_id, lock=True)
 
 
-def note_start(session: Session, job_id: str) -> None:
+def note_start(session: Session, study_id: str) -> None:
     """Marks the study of a claimed trial as running."""
-    parent = select(Job.parent_id).where(Job.id == job_id).scalar_subquery()
     session.execute(
         update(Job)
-        .where(Job.id == parent, Job.status == "queued")
+        .where(Job.id == study_id, Job.status == "queued")
         .values(status="running", started_at=func.coalesce(Job.started_at, whole_second())),
         execution_options={"synchronize_session": False},
     )

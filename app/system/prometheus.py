@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select, true
+from sqlalchemy import select, true
 from starlette.types import Scope
 
 from app.db.engine import Database
-from app.db.models import Account, AuditEntry, Job, LedgerCheck
+from app.db.models import Account, LedgerCheck
 from app.grants.service import visible
-from app.jobs.repository import count_by_status
+from app.jobs.counts import failures_by_cause, jobs_by_status
 from app.keys.service import Caller
 from app.lifecycle.measures import REQUESTS, SECONDS, Measures
 from app.settings import Settings
@@ -33,11 +33,9 @@ class FailureCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         failures = GaugeMetricFamily("scrimp_job_failures", "Failed jobs by cause.", labels=["cause"])
-        cause = AuditEntry.details["because"].as_string().label("cause")
-        of_jobs = select(cause).where(AuditEntry.action == "job.failed").subquery()
         with self.db.read() as session:
-            for row in session.execute(select(of_jobs.c.cause, func.count()).group_by(of_jobs.c.cause)):
-                failures.add_metric([row[0]], row[1])
+            for cause, count in failures_by_cause(self.db, session).items():
+                failures.add_metric([cause], count)
         yield failures
 
 
@@ -50,7 +48,7 @@ class LedgerCollector(Collector):
 
     def __init__(self, db: Database, caller: Caller | None = None) -> None:
         self.db = db
-        self.jobs = true() if caller is None else visible(caller, Job.dataset_id)
+        self.caller = caller
         self.accounts = true() if caller is None else visible(caller, Account.dataset_id)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -76,7 +74,7 @@ class LedgerCollector(Collector):
         )
         with self.db.read() as session:
             checks = {check.dataset_id: check for check in session.scalars(select(LedgerCheck))}
-            for status, count in count_by_status(session, self.jobs).items():
+            for status, count in jobs_by_status(self.db, session, self.caller).items():
                 jobs.add_metric([status], count)
             for row in session.scalars(select(Account).where(self.accounts)):
                 check = checks.get(row.dataset_id)

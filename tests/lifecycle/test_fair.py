@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 
 from app.db.engine import Database
 from app.db.models import ApiKey, ClaimTurn, Job
@@ -250,3 +250,29 @@ def test_jobs_of_a_ledger_that_is_behind_block_nobody(db: Database, submit: Subm
     assert claim_next(db, heads, "w", 30.0, BOTH) is None
     heads.replace(was)
     assert claim_next(db, heads, "w", 30.0, BOTH) is not None
+
+
+def test_a_ledger_is_compared_at_each_claim_also_where_the_last_one_was_on_it(
+    db: Database, submit: Submit, tmp_path: Path
+) -> None:
+    """A worker begins with the ledger of its last claim: what it found then counts no longer."""
+    dataset, heads = add_dataset(db), Heads(tmp_path / "heads")
+    with db.write() as session:
+        key = add_key(session, "analyst")
+    for once in ("one", "two", "three"):
+        submit(dataset, key, once, **CHEAP)
+    record(db, heads, dataset)
+    was = heads.read(dataset)
+    assert was is not None and claim_next(db, heads, "w", 30.0, BOTH) is not None
+    heads.replace(was.model_copy(update={"seq": was.seq + 1, "head": "ff" * 32}))
+    assert claim_next(db, heads, "w", 30.0, BOTH) is None
+    heads.replace(was)
+    sent = list[str]()
+    event.listen(db.engine, "before_cursor_execute", lambda *each: sent.append(each[2]))
+    assert claim_next(db, heads, "w", 30.0, BOTH) is not None
+    first = len(sent)
+    submit(dataset, key, "four", **CHEAP)
+    sent.clear()
+    assert claim_next(db, heads, "w", 30.0, BOTH) is not None
+    choices = sum("WITH RECURSIVE" in each for each in sent)
+    assert choices == 1 and len(sent) < first, "it is chosen once"

@@ -20,11 +20,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
     Integer,
+    Row,
     Select,
     and_,
     case,
@@ -32,8 +35,6 @@ from sqlalchemy import (
     exists,
     false,
     func,
-    literal_column,
-    not_,
     or_,
     select,
     true,
@@ -50,22 +51,16 @@ from app.ledger.transparency.heads import Heads
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.queue.crews import Member, Place, place_of
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
-from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for
+from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for, in_queue
 from core.contracts.runtime import StoredRuntime
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
-WAITS: ColumnElement[str] = literal_column("'queued'")
-
-
-def _queued(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
-    """The condition of the queue's index, in its words: SQLite would take an index of the status for an equation."""
-    return (not_(job.status.bool_op("<>")(WAITS)), job.study.is_(None))
 
 
 def _lines() -> CTE:
     """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
     job, later = aliased(Job), aliased(Job)
-    of = _queued(later)
+    of = in_queue(later)
     line = (later.key_id, later.dataset_id)
 
     def first(*after: ColumnElement[bool]) -> Select[str]:
@@ -82,7 +77,10 @@ def _lines() -> CTE:
 
 # Built once: an alias has a column for each of a job's.
 LINES, FIRST = _lines(), aliased(Job)
+NEEDED = select(Job.id, Job.parent_id, Job.device, Job.spec)
 FOUND = (Dataset.owner_key, FIRST.key_id, FIRST.dataset_id, FIRST.id, FIRST.created_at, Priority(FIRST.spec))
+# The ledgers that the job of a process's last claim was held on.
+_LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,9 @@ def claim_next(
     """
     passed: set[str] = set()
     keeps = False
-    current: dict[str, int] = {}  # how many entries of each data set's ledger are reliable, as checked for this claim
+    # How many entries of each data set's ledger are reliable, as checked for this claim. The next job is most often on
+    # the ledgers of the last one: if it is not, it is chosen once more.
+    current = {each: reach(db, heads, each) for each in _LAST.pop(db, ())}
     while True:
         # One transaction per try: it frees its locked rows before the next try locks others.
         with db.write() as session:
@@ -174,7 +174,7 @@ def claim_next(
             if chosen is None:
                 return None
             found = chosen.job
-            job = session.get_one(Job, found.job_id)
+            job = session.execute(NEEDED.where(Job.id == found.job_id)).one()
             reads = held_on(session, job.parent_id or job.id) or [found.dataset_id]
             if all(each in current for each in reads):
                 reached = all(_hold_within(session, job, each, current[each]) for each in reads)
@@ -185,6 +185,7 @@ def claim_next(
                 held = None if gpus is None else claim(session, found.job_id, worker, lease_s, place.crew, gpus)
                 if held is not None:
                     note_turn(session, found.pair, chosen.turn)
+                    _LAST[db] = tuple(reads)
                     return held
                 # Taken by another worker, its key is at its limit, its hold is too new, a block of it is behind, or
                 # another crew keeps GPUs for it.
@@ -218,7 +219,7 @@ def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[
     return and_(of_release, may) if found.finishes else may
 
 
-def _hold_within(session: Session, job: Job, dataset_id: str, entries: int) -> bool:
+def _hold_within(session: Session, job: Row[Any], dataset_id: str, entries: int) -> bool:
     """True if the job's hold, or its study's, is among the first entries of a ledger; never if it is behind."""
     if entries == ALL:
         return True
@@ -246,7 +247,7 @@ def may_run(devices: Collection[str], processes: int, gpus: int, *, spare: bool 
     return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", up_to(processes))))
 
 
-def _gpus(place: Place, job: Job, processes: int) -> tuple[tuple[int, ...] | None, bool]:
+def _gpus(place: Place, job: Row[Any], processes: int) -> tuple[tuple[int, ...] | None, bool]:
     """The GPUs of the crew that a claim of the job takes now, or None if it cannot be claimed; and then if this
     worker's GPU is kept for it."""
     runtime = StoredRuntime.of(job.spec).runtime
@@ -301,7 +302,7 @@ def _waiting(
     able = case((and_(IS_DUE, may, Job.id.not_in(passed), _pays_on(behind).is_(False)), true()), else_=false())
     first = (
         select(Job.id)
-        .where(Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, *_queued(Job), able)
+        .where(Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, *in_queue(Job), able)
         .order_by(*IN_ORDER)
         .limit(1)
         .correlate(LINES)

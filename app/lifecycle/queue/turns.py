@@ -78,8 +78,9 @@ def _length(weight: int) -> int:
 
 def turns_of(session: Session, owners: Collection[str]) -> Turns:
     """Reads the turns of these owners' pairs, and the latest ones of all."""
-    rows = session.scalars(select(ClaimTurn).where(ClaimTurn.owner_key.in_(owners)))
-    last = {(row.owner_key, row.key_id): Turn(row.turn, row.owner_start, row.key_start) for row in rows}
+    columns = (ClaimTurn.owner_key, ClaimTurn.key_id, ClaimTurn.turn, ClaimTurn.owner_start, ClaimTurn.key_start)
+    rows = session.execute(select(*columns).where(ClaimTurn.owner_key.in_(owners)))
+    last = {(owner, key): Turn(turn, owner_start, key_start) for owner, key, turn, owner_start, key_start in rows}
     # Each is the end of an index.
     number, start = (select(func.max(column)).scalar_subquery() for column in (ClaimTurn.turn, ClaimTurn.owner_start))
     latest = session.execute(select(number, start)).one()

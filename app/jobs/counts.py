@@ -1,0 +1,123 @@
+"""Counts of jobs by status and of failures by cause, which do not read the whole history at each request.
+
+A job that ended a day ago stays as it is, and so does a sealed audit entry. A process counts those once and keeps the
+sums; at a request it adds what is newer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import Session
+
+from app.db.clock import now_there
+from app.db.engine import Database
+from app.db.models import AuditEntry, AuditHead, Dataset, Job
+from app.grants.service import visible
+from app.keys.service import Caller
+
+# Longer than any transaction lasts between the end's time and its commit.
+SETTLES = timedelta(days=1)
+AGAIN = timedelta(hours=1)
+MOST_COUNTED = 200  # of the jobs that a search finds
+ByStatus = Counter[tuple[str, str]]  # (data set, status)
+
+
+@dataclass(frozen=True)
+class _Old:
+    """What was counted once: jobs that ended before a moment, failures up to an audit entry."""
+
+    upto: datetime | None = None
+    ends: ByStatus = field(default_factory=Counter)
+    sealed: int = 0
+    causes: Counter[str] = field(default_factory=Counter)
+
+
+_KEPT: WeakKeyDictionary[Database, _Old] = WeakKeyDictionary()
+_LOCK = threading.Lock()  # one request counts at a time: each would read the whole history
+
+
+def jobs_by_status(
+    db: Database, session: Session, caller: Caller | None, dataset_id: str | None = None
+) -> dict[str, int]:
+    """Counts the jobs that a caller may see, by status. Trials are not counted, but their study.
+
+    Args:
+        caller: None for everything.
+        dataset_id: those on this data set alone.
+    """
+    with _LOCK:
+        old = _KEPT.get(db, _Old())
+        settled = now_there(session) - SETTLES
+        if old.upto is None or old.upto < settled - AGAIN:
+            ends = old.ends + _counts(session, _ended_since(old.upto), Job.finished_at < settled)
+            old = _KEPT[db] = replace(_KEPT.get(db, old), upto=settled, ends=ends)
+    counts = old.ends + _counts(session, _ended_since(old.upto)) + _counts(session, Job.finished_at.is_(None))
+    seen = None if caller is None or caller.is_admin else _visible(session, caller, {each for each, _ in counts})
+    found = Counter[str]()
+    for (dataset, status), count in counts.items():
+        if dataset == (dataset_id or dataset) and (seen is None or dataset in seen):
+            found[status] += count
+    return dict(found)
+
+
+def _ended_since(moment: datetime | None) -> ColumnElement[bool]:
+    return Job.finished_at.is_not(None) if moment is None else Job.finished_at >= moment
+
+
+def _counts(session: Session, *conditions: ColumnElement[bool]) -> ByStatus:
+    # SQLite would read all jobs in an index's order to group by a plain column.
+    of = (Job.dataset_id.concat(""), Job.status)
+    rows = session.execute(select(*of, func.count()).where(Job.parent_id.is_(None), *conditions).group_by(*of))
+    return Counter({(dataset, status): count for dataset, status, count in rows})
+
+
+def _visible(session: Session, caller: Caller, datasets: Collection[str]) -> set[str]:
+    return set(session.scalars(select(Dataset.id).where(Dataset.id.in_(datasets), visible(caller))))
+
+
+def failures_by_cause(db: Database, session: Session) -> dict[str, int]:
+    """Counts failed jobs by cause, from the audit log."""
+    entry, cause = AuditEntry, AuditEntry.details["because"].as_string()
+    failed = select(cause, func.count()).where(entry.action == "job.failed").group_by(cause)
+    with _LOCK:
+        old = _KEPT.get(db, _Old())
+        head = session.scalar(select(AuditHead.seq)) or 0
+        if head > old.sealed:
+            rows = session.execute(failed.where(entry.seq > old.sealed, entry.seq <= head))
+            new = Counter({str(because): count for because, count in rows})
+            old = _KEPT[db] = replace(_KEPT.get(db, old), sealed=head, causes=old.causes + new)
+    unsealed = session.execute(failed.where(or_(entry.seq > old.sealed, entry.seq.is_(None))))
+    return dict(old.causes + Counter({str(because): count for because, count in unsealed}))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How many jobs a search found, by status.
+
+    Attributes:
+        is_partial: these are the newest MOST_COUNTED; there are more.
+    """
+
+    by_status: dict[str, int]
+    is_partial: bool
+
+
+def newest_by_status(session: Session, among: ColumnElement[bool]) -> Counted:
+    """Counts the newest jobs that a search finds, by status."""
+    newest = (
+        select(Job.status)
+        .where(among, Job.parent_id.is_(None))
+        .order_by(Job.created_at.desc(), Job.id.desc())
+        .limit(MOST_COUNTED + 1)
+        .subquery()
+    )
+    rows = session.execute(select(newest.c.status, func.count()).group_by(newest.c.status))
+    found = {row[0]: row[1] for row in rows}
+    return Counted(found, sum(found.values()) > MOST_COUNTED)
