@@ -376,8 +376,8 @@ TEXT = """\
 
 `python benchmarks/bench_engine_for_everyone.py`; {versions}, one thread. {records} records, mean batch {batch},
 {steps} steps of SGD at σ = 1, C = 1. The machine was busy, so time is the process' own: checks before the first step
-and ε at the end included, over the steps. Memory is the peak beyond a process that makes model and data. ε is at δ = 1e-5
-after these steps, by each one's own default accountant.
+and ε at the end included, over the steps. Memory is the peak beyond a process that makes model and data. ε is at
+δ = 1e-5 after these steps, by each one's own default accountant.
 
 | model | trained numbers | Opacus, ms | MiB | ε | scrimp.engine, ms | MiB | ε |
 |---|---:|---:|---:|---:|---:|---:|---:|
