@@ -10,7 +10,8 @@ say what it cost. Below them are functions: `clipped_sum`, `release`, `account`.
 from core.contracts.optimizers import DpAdaGrad, DpAdam, DpAdamBc, DpAdamWosm, DpRmsProp, DpSgd
 from core.errors import InvalidRequest, PrivacyError
 from scrimp.engine.errors import MisusedError
-from scrimp.engine.own_loop import LoopSettings, Private, Step, make_private
+from scrimp.engine.model import LoopSettings
+from scrimp.engine.own_loop import Private, Step, make_private
 from scrimp.engine.pure import account, clipped_sum, event_of, noise_multiplier, release
 from scrimp.engine.report import Report
 from scrimp.engine.training import Result, Settings, train

@@ -10,7 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,20 +44,33 @@ LARGEST_NORM = 2.0**40
 
 
 @dataclass(frozen=True)
+class LoopSettings:
+    """What a loop of one's own may name. All of it is public.
+
+    Attributes:
+        max_grad_norm: C.
+        records: how many records the data are declared to have; None: they are counted in the data.
+        physical_batch_size: the most rows of a pass. A step's batch has any size: passes are added up within it.
+        examples: public records to try the model on.
+    """
+
+    max_grad_norm: float = 1.0
+    records: int | None = None
+    physical_batch_size: int | Literal["auto"] = "auto"
+    examples: Any = None
+
+
+@dataclass(frozen=True)
 class Sums:
     """The sums that a model's gradients are added to.
 
     Attributes:
-        max_grad_norm: C.
         rows: R, the most rows of one sum; public.
-        physical_batch_size: the most rows of a pass; "auto": by the model's size.
-        examples: public records that the model is tried on; None: random ones.
+        asked: C, and the sizes of passes.
     """
 
-    max_grad_norm: float
     rows: int
-    physical_batch_size: int | str = "auto"
-    examples: Any = None
+    asked: LoopSettings
 
 
 @dataclass(frozen=True)
@@ -103,7 +116,7 @@ def tried(model: nn.Module, loss: Loss, template: Sequence[Tensor], sums: Sums) 
     trial = _copy(model)
     parameters = _varied(trained(trial))
     before = {name: each.clone() for name, each in trial.named_buffers()}
-    engine = Bookkeeping(trial, losses, rows=ROWS, kind="flat", max_grad_norm=sums.max_grad_norm, dtype=dtype)
+    engine = Bookkeeping(trial, losses, rows=ROWS, kind="flat", max_grad_norm=sums.asked.max_grad_norm, dtype=dtype)
     _require_losses(trial, losses, examples, dtype)
     engine.examine(examples, parameters)
     for name, each in trial.named_buffers():
@@ -122,7 +135,7 @@ def tried(model: nn.Module, loss: Loss, template: Sequence[Tensor], sums: Sums) 
         losses,
         rows=rows,
         kind="flat",
-        max_grad_norm=sums.max_grad_norm,
+        max_grad_norm=sums.asked.max_grad_norm,
         positions=positions,
         dtype=dtype,
         grid=Grid(sums.rows, rows),
@@ -146,7 +159,7 @@ def _require_fit(model: nn.Module, loss: Loss, sums: Sums) -> None:
         raise MisusedError("the loss has parameters of its own: put them into the model")
     if getattr(loss, "reduction", "none") != "none":
         raise MisusedError("the loss adds records up before they are clipped: give reduction='none'")
-    if not SMALLEST_NORM <= sums.max_grad_norm <= LARGEST_NORM:
+    if not SMALLEST_NORM <= sums.asked.max_grad_norm <= LARGEST_NORM:
         raise MisusedError("max_grad_norm must be a positive number")
 
 
@@ -212,9 +225,9 @@ class _MasksOfCalls(Masks):
 
 
 def _examples(template: Sequence[Tensor], sums: Sums) -> FieldRecords:
-    if sums.examples is None:
+    if sums.asked.examples is None:
         return public_examples(template, ROWS)
-    given = records_of(sums.examples)
+    given = records_of(sums.asked.examples)
     if len(given) < ROWS:
         raise MisusedError(f"a model is tried on {ROWS} public records")
     return given
@@ -267,7 +280,6 @@ def _unfollowed(
 
 
 def _rows_per_pass(sums: Sums, numbers: int, dtype: torch.dtype) -> int:
-    asked = sums.physical_batch_size
-    if isinstance(asked, str):
-        asked = min(MOST_ROWS, PASS_BYTES // (numbers * BYTES[TYPES[dtype]]))
-    return cheapest_rows(max(1, asked), sums.rows, PASS_OVERHEAD, linear=False)
+    asked = sums.asked.physical_batch_size
+    most = min(MOST_ROWS, PASS_BYTES // (numbers * BYTES[TYPES[dtype]])) if asked == "auto" else int(asked)
+    return cheapest_rows(max(1, most), sums.rows, PASS_OVERHEAD, linear=False)

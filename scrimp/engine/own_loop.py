@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,30 +14,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from scrimp.engine.draws import Draws, Keys, Places
 from scrimp.engine.errors import MisusedError
-from scrimp.engine.model import Loss, Sums, Tried, tried
+from scrimp.engine.model import LoopSettings, Loss, Sums, Tried, tried
 from scrimp.engine.records import FieldRecords, records_of
 from scrimp.engine.report import Charge, Report, report_of
 from worker.noise.gaussian import GaussianRelease
 from worker.training.steps import Means, Query, noised
 
 _ENGINES: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # a parameter, and the step that moves it
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """What a loop of one's own may name. All of it is public.
-
-    Attributes:
-        max_grad_norm: C.
-        records: how many records the data are declared to have; None: they are counted at the first step.
-        physical_batch_size: the most rows of a pass. A step's batch has any size: passes are added up within it.
-        examples: public records to try the model on.
-    """
-
-    max_grad_norm: float = 1.0
-    records: int | None = None
-    physical_batch_size: int | Literal["auto"] = "auto"
-    examples: Any = None
 
 
 class Private(NamedTuple):
@@ -180,7 +163,7 @@ class Step:
     def _prepared(self, records: FieldRecords) -> _Ready:
         asked = self._settings
         places = Places(len(records) if asked.records is None else asked.records, self._sample_rate)
-        sums = Sums(asked.max_grad_norm, places.rows, asked.physical_batch_size, asked.examples)
+        sums = Sums(places.rows, asked)
         ready = tried(self._model, self._loss, records.template, sums)
         release = GaussianRelease(
             self._keys.of("noise"),

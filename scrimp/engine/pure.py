@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -12,14 +12,19 @@ from core.privacy.calibration import noise_multiplier as calibrated
 from core.privacy.events import Event, composed, noisy_sums
 from scrimp.engine.draws import Keys
 from scrimp.engine.errors import MisusedError
-from scrimp.engine.model import Loss, Sums, trained, tried
+from scrimp.engine.model import LoopSettings, Loss, Sums, trained, tried
 from scrimp.engine.records import records_of
 from worker.models.dropout import without_dropout
 from worker.noise.gaussian import GaussianRelease, NoisedGradient
 
 
 def clipped_sum(
-    model: nn.Module, loss: Loss, records: Any, *, max_grad_norm: float, physical_batch_size: int | str = "auto"
+    model: nn.Module,
+    loss: Loss,
+    records: Any,
+    *,
+    max_grad_norm: float,
+    physical_batch_size: int | Literal["auto"] = "auto",
 ) -> dict[str, Tensor]:
     """Σ_i g_i · min(1, C/‖g_i‖) over all records, in the names and shapes of the trained parameters: float64.
 
@@ -37,7 +42,7 @@ def clipped_sum(
     [0.9, 1.2]
     """
     rows = records_of(records)
-    sums = Sums(max_grad_norm, max(1, len(rows)), physical_batch_size)
+    sums = Sums(max(1, len(rows)), LoopSettings(max_grad_norm, physical_batch_size=physical_batch_size))
     ready = tried(model, loss, rows.template, sums)
     with without_dropout(ready.module):
         return ready.engine.private_sum(trained(model), rows)

@@ -62,7 +62,7 @@ class Report:
     def notes(self) -> tuple[str, ...]:
         """What the numbers do not cover."""
         tail = (
-            f"δ grows by at most {self.steps} · 2⁻{TAIL_BITS}, for draws beyond a step's rows, and by AES's advantage"
+            f"δ grows by at most {self.steps} · 2^-{TAIL_BITS}, for draws beyond a step's rows, and by AES's advantage"
         )
         return (UNSIGNED, tail, *((COUNTED,) if self.counted else ()))
 

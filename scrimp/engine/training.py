@@ -22,7 +22,7 @@ from scrimp.engine import checkpoint
 from scrimp.engine.checkpoint import Saved
 from scrimp.engine.draws import Draws, Keys, Places
 from scrimp.engine.errors import MisusedError
-from scrimp.engine.model import Loss, Sums, Tried, trained, tried
+from scrimp.engine.model import LoopSettings, Loss, Sums, Tried, trained, tried
 from scrimp.engine.own_loop import require_no_engine
 from scrimp.engine.records import FieldRecords, records_of
 from scrimp.engine.report import Charge, Report, report_of
@@ -42,26 +42,18 @@ BAR = 30
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a run may name. All of it is public.
+class Settings(LoopSettings):
+    """What a run may name, beyond what a loop may. All of it is public.
 
     Attributes:
         batch_size: L, the mean number of records in a step; "all": every record in every step.
         optimizer: of the service's catalogue.
-        max_grad_norm: C.
-        records: how many records the data are declared to have, if that shall not be counted in them.
-        physical_batch_size: the most rows of a pass.
-        examples: public records to try the model on.
         checkpoint: a file for the state. If it exists, the run goes on from there.
         progress: where to draw a bar; None: nowhere.
     """
 
     batch_size: int | Literal["all", "auto"] = "auto"
     optimizer: Optimizer = field(default_factory=lambda: DpAdam(learning_rate=1e-3))
-    max_grad_norm: float = 1.0
-    records: int | None = None
-    physical_batch_size: int | Literal["auto"] = "auto"
-    examples: Any = None
     checkpoint: str | Path | None = None
     progress: TextIO | None = field(default_factory=lambda: sys.stderr if sys.stderr.isatty() else None)
 
@@ -107,7 +99,7 @@ def train(
     places = _places(asked, len(records))
     total = _steps(steps, target_epsilon, delta, places.sample_rate)
     sigma = calibrate(target_epsilon, delta, places.sample_rate, total).noise_multiplier
-    sums = Sums(asked.max_grad_norm, places.rows, asked.physical_batch_size, asked.examples)
+    sums = Sums(places.rows, asked)
     ready = tried(model, loss, records.template, sums)
     run = _Run(asked, places, ready, sigma, total)
     end = run.go({name: value.double() for name, value in trained(model).items()}, records)

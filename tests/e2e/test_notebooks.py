@@ -34,6 +34,17 @@ def test_a_notebook_runs(
         assert said.count("pilot  η") == 4 and "released_by='noisy_count'" in said
 
 
+@pytest.mark.slow
+def test_the_engine_s_notebook_runs_without_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("SCRIMP_URL", "SCRIMP_KEY", "IPYTHONDIR"):
+        monkeypatch.setenv(variable, "")
+    book = nbformat.read(EXAMPLES / "engine.ipynb", as_version=4)
+    run_notebooks.execute(book, tmp_path, "", "")
+    run_notebooks.clean(book)
+    said = "".join(output.get("text", "") for cell in book.cells for output in cell.get("outputs", []))
+    assert said.count("True") == 2 and "1 (BatchNorm1d): it mixes records" in said and said.count("unsigned") == 2
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
 def test_stored_outputs_are_whole_and_name_no_machine(path: Path) -> None:
     book = nbformat.read(path, as_version=4)

@@ -134,9 +134,9 @@ def test_what_may_not_share_a_pass_has_passes_of_its_own() -> None:
 
     model = Block(chosen, one=nn.Linear(10, 3))
     with pytest.raises(engine.UnfitLayerError, match="depends on other records"):  # a sum over all rows, in a pass of 3
-        tried(model, CROSS, (DATA[0][:1], DATA[1][:1]), Sums(1.0, 16))
+        tried(model, CROSS, (DATA[0][:1], DATA[1][:1]), Sums(16, engine.LoopSettings()))
     sorted_by = Block(lambda m, x: m.one(x.topk(10, dim=1).values), one=nn.Linear(10, 3))
-    found = tried(sorted_by, CROSS, (DATA[0][:1], DATA[1][:1]), Sums(1.0, 16))
+    found = tried(sorted_by, CROSS, (DATA[0][:1], DATA[1][:1]), Sums(16, engine.LoopSettings()))
     assert found.rows_per_pass == 1 and any(each.startswith("topk") for each in found.unlisted)
 
 
@@ -300,7 +300,7 @@ def test_dropout_is_keyed_by_row_and_call_and_by_no_seed_of_torch() -> None:
     """One layer in two places draws two masks; and what a user seeds changes none of them."""
     drop = nn.Dropout(0.5)
     model = Block(lambda m, x: m.out(m.drop(m.drop(x))), drop=drop, out=nn.Linear(10, 3))
-    found = tried(model, CROSS, (DATA[0][:1], DATA[1][:1]), Sums(1.0, 64))
+    found = tried(model, CROSS, (DATA[0][:1], DATA[1][:1]), Sums(64, engine.LoopSettings()))
     (masks,) = found.masks
     masks.begin(bytes(range(32)), 1)
     ones = torch.ones(16, 10)
