@@ -28,7 +28,7 @@ from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerC
 from app.hpo.stored import StoredStudy
 from app.ledger import meaning
 from app.ledger.accounts import filter_for, find
-from app.ledger.blocks import held_on, label_of
+from app.ledger.blocks import held_on, label_of, records_of
 from app.ledger.certified import (
     Accountant,
     Body,
@@ -52,7 +52,6 @@ from app.ledger.certified import (
 )
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
-from app.ledger.second import records_of
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import attestations, checkpoints, notes, signatures
 from core.contracts.base import WITHIN_A_JOB, AccountantName
