@@ -54,8 +54,8 @@ def payer_of(session: Session, dataset: Dataset, claim: Claim) -> tuple[Account,
     """The account that pays for a claim on a data set, the filter that counts it, and True if the ledger must move to
     that one first: no theorem bounds the claim under `gdp`."""
     account = paying(session, dataset.id)
-    plan = DatasetSpec.model_validate(dataset.spec).privacy.plan
-    moves = account.filter == "gdp" and plan == "mixed" and isinstance(claim, UNBOUNDED_BY_MU)
+    may = account.filter == "gdp" and account.whole_delta is not None and isinstance(claim, UNBOUNDED_BY_MU)
+    moves = may and DatasetSpec.model_validate(dataset.spec).privacy.plan == "mixed"
     return account, second_filter(dataset) if moves else filter_of(account.filter, account.order), moves
 
 
