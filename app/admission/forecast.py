@@ -19,8 +19,9 @@ from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
 from app.grants import service as grants
 from app.keys.service import Caller
+from app.ledger.blocks import paying
 from app.ledger.repository import dataset_with_account
-from app.ledger.second import budget_after, paying, second_filter
+from app.ledger.second import budget_after, second_filter
 from core.contracts.job_spec import JobSpec
 from core.errors import InvalidRequest, PrivacyError
 from core.privacy.prices import Charge, Units

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from app import tracing
 from app.admission import standing
 from app.admission.price import Priced, explain, price
-from app.admission.request import Request, Resolved, resolve, resolve_once, same
+from app.admission.request import Request, Resolved, resolve_once, same
 from app.admission.rows import NewJob, begin_study, write
 from app.admission.service import Admission
 from app.datasets.moving import move
@@ -72,8 +72,7 @@ def submit(admission: Admission, caller: Caller, spec: JobSpec, idempotency_key:
         priced = price(pricing, resolved)
     if priced.checked.facts.moves:
         move(admission.db, admission.heads, caller, resolved.facts.id, priced.units)
-        resolved = resolve(admission.db, resolved.request)
-        priced = price(pricing, resolved)
+        return submit(admission, caller, spec, idempotency_key)  # on the ledger that pays now
     try:
         return hold(admission, resolved, priced, idempotency_key)
     except BudgetError as refusal:

@@ -8,14 +8,15 @@ from app.charges.schemas import ChargeRequest
 from app.datasets.repository import has_blocks
 from app.db.models import Account, Dataset
 from app.ledger import blocks
+from app.ledger.blocks import paying, records_of
 from app.ledger.repository import is_charged_by_others, unit_of
-from app.ledger.second import paying, records_of
+from app.ledger.second import second_filter
 from app.pricing.service import PricingService
 from core.contracts.blocks import ALL
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
 from core.privacy.claims import UNBOUNDED_BY_MU, Claim, ClaimRequest
-from core.privacy.filters import Filter
+from core.privacy.filters import Filter, filter_of
 from core.privacy.plans import FilterChoice
 
 
@@ -44,12 +45,18 @@ def amounts(
     return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
 
 
-def payer_of(session: Session, dataset: Dataset, claim: Claim) -> tuple[Account, bool]:
-    """The account that pays for a claim on a data set, and True if the ledger must move first: no theorem bounds the
-    claim under `gdp`."""
+def block_of(session: Session, dataset_id: str, ledger: str) -> str | None:
+    """The label of the block whose records a ledger is of; None if the data set never grew."""
+    return blocks.label_of(blocks.records_of(session, ledger)) if has_blocks(session, dataset_id) else None
+
+
+def payer_of(session: Session, dataset: Dataset, claim: Claim) -> tuple[Account, Filter, bool]:
+    """The account that pays for a claim on a data set, the filter that counts it, and True if the ledger must move to
+    that one first: no theorem bounds the claim under `gdp`."""
     account = paying(session, dataset.id)
-    plan = DatasetSpec.model_validate(dataset.spec).privacy.plan
-    return account, account.filter == "gdp" and plan == "mixed" and isinstance(claim, UNBOUNDED_BY_MU)
+    may = account.filter == "gdp" and account.whole_delta is not None and isinstance(claim, UNBOUNDED_BY_MU)
+    moves = may and DatasetSpec.model_validate(dataset.spec).privacy.plan == "mixed"
+    return account, second_filter(dataset) if moves else filter_of(account.filter, account.order), moves
 
 
 def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:

@@ -16,19 +16,17 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.charges.claims import amounts, check_people, payer_of, read_by
+from app.charges.claims import amounts, block_of, check_people, payer_of, read_by
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
 from app.datasets.moving import move
-from app.datasets.repository import has_blocks
 from app.db.engine import Database
 from app.db.models import ApiKey, Charge, Dataset
 from app.db.newest import newest
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
-from app.ledger import accounts, behind, blocks
+from app.ledger import behind, blocks
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
-from app.ledger.second import records_of, second_filter
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from core.contracts.base import Document
@@ -72,13 +70,12 @@ def reserve(
     digest = asked.digest
     with db.read() as session:
         dataset = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)[0]
-        account, moves = payer_of(session, dataset, asked.mechanism)
+        account, under, moves = payer_of(session, dataset, asked.mechanism)
         charge, is_new = _replayed(session, caller, once, digest), False
         if charge is None:
             _check_use(dataset, asked.use)
     if charge is None:
-        to = second_filter(dataset) if moves else accounts.filter_for(account.filter, account.order)
-        train, holdout = amounts(pricing, asked, dataset, account, to)
+        train, holdout = amounts(pricing, asked, dataset, account, under)
         if moves:
             move(db, heads, caller, dataset.id, Units(train=train, holdout=holdout))
         new = Charge(
@@ -220,8 +217,8 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
         refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
         refused = refusal.members.pop("dataset")
         with db.read() as session:
-            if has_blocks(session, dataset_id):
-                refusal.members["block"] = blocks.label_of(records_of(session, refused))
+            label = block_of(session, dataset_id, refused)
+        refusal.members |= {} if label is None else {"block": label}
         raise
 
 

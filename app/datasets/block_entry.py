@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from app.budgets.service import copy_to
 from app.datasets import blocks, duplicates
 from app.datasets.blocks import Changed, Growing
 from app.datasets.declaring import Declared
-from app.datasets.moving import move_block
+from app.datasets.moving import follow
 from app.datasets.parsed import Content
 from app.datasets.storing import New, store
 from app.db.engine import Database
 from app.db.models import Account, Dataset
-from app.ledger import accounts, behind, budgets
-from app.ledger.blocks import family_of as blocks_of_ledgers
+from app.ledger import accounts, behind
 from app.ledger.blocks import lead
-from app.ledger.second import ledgers_of, paying
 from app.ledger.transparency.heads import Head, Heads
 from app.settings import Settings
 from app.storage.parts import Published
@@ -76,10 +73,7 @@ def enter(
         behind.require_current(session, head, each)
     of = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)
     made = store(session, settings, of, content, kept)
-    if len(ledgers_of(session, to.id)) > 1:  # the data set has moved
-        move_block(session, made.dataset, new.owner_key)
-    for found in budgets.newest_of(session, blocks_of_ledgers(session, to.id)):
-        copy_to(session, found, paying(session, made.dataset.id))
+    follow(session, to.id, made.dataset, new.owner_key)
     return made
 
 

@@ -27,7 +27,7 @@ from app.db.models import Account, Dataset, DatasetReading
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, blocks, repository
-from app.ledger.second import ledgers_of, paying
+from app.ledger.blocks import ledgers_of, paying
 from app.secrets import load_secrets, secret_id
 from app.settings import Settings
 from app.storage.seals import Seals

@@ -25,8 +25,7 @@ from app.db.models import Account, Dataset, Declaration
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind
-from app.ledger.blocks import family_of
-from app.ledger.second import ledgers_of
+from app.ledger.blocks import family_of, ledgers_of
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from core.contracts.dataset_spec import DatasetSpec

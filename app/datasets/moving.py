@@ -60,5 +60,13 @@ def move_block(session: Session, row: Dataset, actor: str) -> str:
     return account.dataset_id
 
 
+def follow(session: Session, dataset_id: str, made: Dataset, actor: str) -> None:
+    """Lets a new block be where its data set is: moved if that has moved, and with its budgets."""
+    if len(blocks.ledgers_of(session, dataset_id)) > 1:
+        move_block(session, made, actor)
+    for found in budgets.newest_of(session, blocks.family_of(session, dataset_id)):
+        copy_to(session, found, blocks.paying(session, made.id))
+
+
 def _is_open(session: Session, row: Dataset) -> bool:
     return accounts.account_of(session, row.id).joined_into is None

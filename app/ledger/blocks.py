@@ -164,6 +164,22 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
     return found
 
 
+def records_of(session: Session, ledger: str) -> Dataset:
+    """The data set or block whose records a ledger is of."""
+    row = session.get_one(Dataset, ledger)
+    return row if row.pays_for is None else session.get_one(Dataset, row.pays_for)
+
+
+def ledgers_of(session: Session, dataset_id: str) -> list[str]:
+    """The ledgers of the records of one data set or block: its first, and the one that it moved to."""
+    return [dataset_id, *session.scalars(select(Dataset.id).where(Dataset.pays_for == dataset_id))]
+
+
+def paying(session: Session, dataset_id: str) -> Account:
+    """The account that pays for what reads one data set or block now."""
+    return accounts.account_of(session, ledgers_of(session, dataset_id)[-1])
+
+
 def family_of(session: Session, dataset_id: str) -> list[str]:
     """The ids of the ledgers of a data set and of the blocks that were appended to it, moved ones too, in their
     order."""

@@ -27,7 +27,7 @@ from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerC
 from app.hpo.stored import StoredStudy
 from app.ledger import meaning
 from app.ledger.accounts import filter_for, find
-from app.ledger.blocks import held_on, label_of
+from app.ledger.blocks import held_on, label_of, records_of
 from app.ledger.certified import (
     Accountant,
     Body,

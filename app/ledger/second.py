@@ -7,7 +7,6 @@ does not exist before the move, and the first one is closed by it: one ledger is
 
 from __future__ import annotations
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset
@@ -125,19 +124,3 @@ def _beside(dataset: Dataset) -> Dataset:
         created_at=dataset.created_at,
         declaration=dataset.declaration,
     )
-
-
-def records_of(session: Session, ledger: str) -> Dataset:
-    """The data set or block whose records a ledger is of."""
-    row = session.get_one(Dataset, ledger)
-    return row if row.pays_for is None else session.get_one(Dataset, row.pays_for)
-
-
-def ledgers_of(session: Session, dataset_id: str) -> list[str]:
-    """The ledgers of the records of one data set or block: its first, and the one that it moved to."""
-    return [dataset_id, *session.scalars(select(Dataset.id).where(Dataset.pays_for == dataset_id))]
-
-
-def paying(session: Session, dataset_id: str) -> Account:
-    """The account that pays for what reads one data set or block now."""
-    return accounts.account_of(session, ledgers_of(session, dataset_id)[-1])

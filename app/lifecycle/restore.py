@@ -23,7 +23,6 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.datasets.repository import has_blocks
 from app.db.engine import Database
 from app.db.models import Account, Charge, Dataset, LedgerCheck, LedgerEntry
 from app.ledger import accounts, behind, blocks, joining, memos
@@ -206,7 +205,7 @@ def _post(session: Session, recorded: Head, reason: str) -> Units:
         row = session.get_one(Dataset, recorded.dataset)
         # Without blocks it was the whole data set. A block's content stays known (app.datasets.duplicates), and so does
         # what was spent from.
-        is_whole = row.parent_id is None and not has_blocks(session, row.id)
+        is_whole = blocks.family_of(session, row.parent_id or row.id) == [row.id]
         if recorded.joined_into == accounts.RETIRED and is_whole and not any(_taken(recorded)):
             row.retired_at = now()
     return lacks

@@ -22,7 +22,7 @@ from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
-from app.ledger.second import ledgers_of, paying
+from app.ledger.blocks import ledgers_of, paying
 from app.ledger.transparency.heads import Heads
 from app.retention.service import mark_deleted, remove_content
 from app.settings import Settings

@@ -21,7 +21,7 @@ from app.db.models import Account, Artifact, Dataset, Egress, Job, Prediction, t
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
-from app.ledger.second import ledgers_of
+from app.ledger.blocks import ledgers_of
 from app.lifecycle.states import FINISHED, discard, get_job
 from app.settings import Settings
 from app.storage import parts

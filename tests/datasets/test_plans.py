@@ -11,10 +11,10 @@ from sqlalchemy import select
 
 from app.db.models import Account, Dataset, Job
 from app.ledger import blocks, terms
+from app.ledger.blocks import ledgers_of
 from app.ledger.certificates import issue, profile
 from app.ledger.evidence import of as evidence_of
 from app.ledger.evidence import pieces
-from app.ledger.second import ledgers_of
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
