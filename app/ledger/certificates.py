@@ -51,7 +51,6 @@ from app.ledger.certified import (
 )
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
-from app.ledger.second import records_of
 from app.ledger.signer import Signer
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import attestations, checkpoints, notes, signatures
