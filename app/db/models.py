@@ -169,12 +169,12 @@ class Dataset(Base):
     # A block appended to this data set, under this label; null for a data set, which is its own first block.
     parent_id: Mapped[str | None]
     label: Mapped[str | None]
-    # This row is the ledger to which that row's moved (decision 53), and has no records of its own.
-    pays_for: Mapped[str | None]
     units_sha256: Mapped[str | None]  # of the file of its units' keyed digests; null: registered before blocks
     units_key: Mapped[str | None]  # names the data key of these digests
     persons_version: Mapped[int] = mapped_column(default=0, server_default="0")  # how often its persons were named
     grants_version: Mapped[int] = mapped_column(default=0, server_default="0")  # how often a grant was given or ended
+    # This row is the ledger to which that row's moved (decision 53), and has no records of its own.
+    pays_for: Mapped[str | None]
 
 
 class DatasetReading(Base):
@@ -291,7 +291,6 @@ class Account(Base):
     # the largest ever granted: the guarantee if a raise could depend on released results
     largest_cap_epsilon: Mapped[float]
     cap_delta: Mapped[float]
-    whole_delta: Mapped[float | None]  # of the data set's cap, where two filters have a part of δ; null: `cap_delta`
     train_budget: Mapped[int]
     train_spent: Mapped[int] = mapped_column(default=0)
     train_held: Mapped[int] = mapped_column(default=0)
@@ -302,6 +301,7 @@ class Account(Base):
     head: Mapped[str]
     # The data set whose ledger replaces this one, or "retired": nothing more is admitted here.
     joined_into: Mapped[str | None]
+    whole_delta: Mapped[float | None]  # of the data set's cap, where two filters have a part of δ; null: `cap_delta`
 
 
 class LedgerEntry(Base):

@@ -35,7 +35,7 @@ FORMATS = {
     ".safetensors": "application/octet-stream",
 }
 Json = dict[str, Any]
-LICENCE: Json = {
+LICENCE = {
     "@id": "#licence",
     "@type": "CreativeWork",
     "name": "the recipient's agreement with the data set's controller",
@@ -74,7 +74,7 @@ def _ref(name: str) -> Json:
     return {"@id": name}
 
 
-def _refs(names: Sequence[str]) -> Json | list[Json]:
+def _refs(names: Sequence[str]) -> object:
     """One value is written without a list, as RO-Crate asks."""
     found = [_ref(name) for name in names]
     return found[0] if len(found) == 1 else found

@@ -48,40 +48,55 @@ def list_safeguards(db: Db, settings: ServiceSettings, caller: OwnerKey) -> Safe
     return Safeguards(items=[*safeguards(settings), _isolation(sandboxes)])
 
 
-def safeguards(settings: Settings) -> Iterator[Safeguard]:
+def safeguards(kept: Settings) -> Iterator[Safeguard]:
     """Those that settings alone decide."""
+    yield from _of_secrets(kept)
+    yield from _of_ledgers(kept)
+    yield from _of_time(kept)
+    yield _safeguard(
+        "another user for training",
+        kept.attempt_uid is not None,
+        "training runs as a user of its own",
+        "training runs as the worker's user",
+        "attempt_uid",
+    )
 
-    def of(subject: str, in_force: bool, yes: str, no: str, *names: str) -> Safeguard:
-        return Safeguard(
-            subject=subject,
-            in_force=in_force,
-            says=yes if in_force else no,
-            settings=[f"SCRIMP_{name.upper()}" for name in names],
-        )
 
-    kept = settings
-    yield of(
+def _safeguard(subject: str, in_force: bool, yes: str, no: str, *names: str) -> Safeguard:
+    return Safeguard(
+        subject=subject,
+        in_force=in_force,
+        says=yes if in_force else no,
+        settings=[f"SCRIMP_{name.upper()}" for name in names],
+    )
+
+
+def _of_secrets(kept: Settings) -> Iterator[Safeguard]:
+    yield _safeguard(
         "encryption of stored data",
         kept.encrypt_parts,
         "what is stored of data sets is sealed under a key of the service",
         "what is stored of data sets is as safe as the disk that it lies on",
         "encrypt_parts",
     )
-    yield of(
+    yield _safeguard(
         "encryption in transit",
         kept.behind_tls,
         "a proxy ends TLS before the API, and cookies are for TLS alone",
         "the API does not know of TLS before it",
         "behind_tls",
     )
-    yield of(
+    yield _safeguard(
         "secrets apart",
         kept.secrets_dir is not None,
         "keys are files that an operator provides to the processes that need them",
         "keys lie in the service's own folder, beside its data",
         "secrets_dir",
     )
-    yield of(
+
+
+def _of_ledgers(kept: Settings) -> Iterator[Safeguard]:
+    yield _safeguard(
         "ledger kept twice",
         bool(kept.heads_dir or kept.heads_store),
         "the ledgers' heads are recorded outside the service's folder: a restored backup is found",
@@ -89,7 +104,7 @@ def safeguards(settings: Settings) -> Iterator[Safeguard]:
         "heads_dir",
         "heads_store",
     )
-    yield of(
+    yield _safeguard(
         "witnesses",
         bool(kept.witnesses) and kept.witness_required,
         f"{len(kept.witnesses)} witnesses must have seen a ledger's newest checkpoint before anything runs on it",
@@ -97,39 +112,37 @@ def safeguards(settings: Settings) -> Iterator[Safeguard]:
         "witnesses",
         "witness_required",
     )
-    yield of(
+    every = f"each ledger is verified in full every {kept.ledger_check_hours:g} hours"
+    yield _safeguard(
         "verification of ledgers",
         kept.ledger_check_hours <= DAY,
-        f"each ledger is verified in full every {kept.ledger_check_hours:g} hours",
-        f"each ledger is verified in full every {kept.ledger_check_hours:g} hours, less than once a day",
+        every,
+        f"{every}, less than once a day",
         "ledger_check_hours",
     )
-    yield of(
-        "another user for training",
-        kept.attempt_uid is not None,
-        "training runs as a user of its own",
-        "training runs as the worker's user",
-        "attempt_uid",
-    )
-    yield of(
+
+
+def _of_time(kept: Settings) -> Iterator[Safeguard]:
+    yield _safeguard(
         "deletion of model files",
         kept.artifacts_kept_days is not None,
         f"a job's files are deleted {kept.artifacts_kept_days or 0:g} days after its end",
         "a job's files are kept until somebody deletes them",
         "artifacts_kept_days",
     )
-    yield of(
+    yield _safeguard(
         "deletion of data",
         kept.content_kept_days is not None,
         f"a data set's content is deleted {kept.content_kept_days or 0:g} days after its last job",
         "a data set's content is kept until its owner deletes it",
         "content_kept_days",
     )
-    yield of(
+    lasts = f"{kept.session_hours:g} hours"
+    yield _safeguard(
         "end of sign-ins",
         kept.session_hours <= DAY,
-        f"a sign-in of the dashboard ends after {kept.session_hours:g} hours",
-        f"a sign-in of the dashboard lasts {kept.session_hours:g} hours, more than a day",
+        f"a sign-in of the dashboard ends after {lasts}",
+        f"a sign-in of the dashboard lasts {lasts}, more than a day",
         "session_hours",
     )
 
