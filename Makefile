@@ -109,8 +109,8 @@ openapi: .venv/.dev
 wheel:
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip install -qq -c constraints.txt 'setuptools>=70.1' ziglang
-	build/wheel/bin/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist ./client .
-	@ls dist/scrimp_client-*.whl dist/scrimp-*-py3-none-manylinux*.whl
+	build/wheel/bin/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist ./client ./engine .
+	@ls dist/scrimp_client-*.whl dist/scrimp_engine-*.whl dist/scrimp-*-py3-none-manylinux*.whl
 
 # Stores the outputs of the notebooks in examples/.
 notebooks: .venv/.dev
