@@ -155,6 +155,8 @@ def checked(document: Json, public_key: bytes) -> Statement:
         dataset, key = document["dataset"], Key(LOG, ED25519, public_key)
         ledgers = [_stated_by(each, key) for each in _ledgers_of(document)]
         _check_together(str(dataset["id"]), ledgers)
+        if (document["version"] == 4) != any(each.whole_delta is not None for each in ledgers):
+            raise NotProven("version 4 is of a data set with two filters, and of no other")
         terms = _terms_of(document, public_key) if document["version"] in (3, 4) else None
         return Statement(str(dataset["id"]), str(dataset["name"]), str(dataset["unit"]), tuple(ledgers), terms)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
