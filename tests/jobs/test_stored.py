@@ -47,7 +47,7 @@ SINCE_FOR_SEARCHES = [("quote", r'"A search is not expected to gain[^"]*"')]
 OTHERWISE = {"scaling"}  # a study with a mean, which one trial releases since
 CALIBRATED = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|\b\d{6,}\b")  # fractions, and amounts in a filter's units
 NUMERICS = re.compile(r', "numerics": \{[^}]*\}')  # a job runs in those of the release that admitted it, or not at all
-ADVICE = re.compile(r"noise_mu = \S+ gives ± [\d.]+")  # words of a warning, which now name what the job's ε pays
+ADVICE = re.compile(r"noise_mu = \S+ gives \\u00b1 [\d.]+")  # words of a warning, which now name what the job's ε pays
 STORED = Path(__file__).with_name("stored_v1.json")
 
 
