@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -12,22 +13,38 @@ from app.admission.hold import hold
 from app.admission.price import price
 from app.admission.request import Limits, Request, resolve_once
 from app.admission.service import Admission
+from app.db.engine import Database
 from app.db.models import Job
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.ledger.verify import verify
 from app.lifecycle.settle import settle, settlement_of
 from app.pricing.service import PricingService
+from app.settings import Settings
 from core.contracts.job_spec import JobSpec
 from core.errors import PrivacyError
 from core.privacy.filters import GdpFilter, RdpFilter
-from tests.datasets.conftest import Api
+from tests.conftest import BACKINGS
+from tests.datasets.conftest import MIB, Api
 from tests.datasets.test_block_jobs import account, held, submit
 from tests.datasets.test_plans import HALF, POISSON, ledgers, planned, spend
 from tests.factories import job_spec
 from tests.hpo.conftest import PlainPricing
 
 TRIES = 3  # data sets: each can move once
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def api(settings: Settings, db: Database) -> Iterator[Api]:
+    """Over each of the databases."""
+    made = Api(settings.model_copy(update={"parse_memory_bytes": 1024 * MIB}), db)
+    yield made
+    made.close()
 
 
 def assert_sound(api: Api, dataset: str) -> None:
