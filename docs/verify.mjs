@@ -349,8 +349,8 @@ const both = (made) => Object.fromEntries(ACCOUNTS.map((name) => [name, made(nam
 
 // Adds up a ledger's entries. Throws where one is not what an honest ledger has after those before it.
 function summed(entries) {
-  let [budget, spent, held, closed] = [both(() => 0), both(() => 0), both(() => 0), false];
-  const holds = new Map();
+  let [budget, spent, held, closed, movedTo] = [both(() => 0), both(() => 0), both(() => 0), false, undefined];
+  const [holds, carried] = [new Map(), new Map()];
   entries.forEach((entry, index) => {
     const { memo, kind, job_id: job } = entry;
     const the = (holds, otherwise) => need(holds, `entry ${index + 1} ${otherwise}`);
@@ -370,6 +370,7 @@ function summed(entries) {
         the(ACCOUNTS.every((name) => holds.get(id)[name] >= 0), "draws more than is left of its study's hold");
       }
       the(kind === "post" || ACCOUNTS.every((name) => !amounts[name]), "spends, although it gives its hold back");
+      if (kind === "post" && "joined" in memo) carried.set(memo.joined, amounts);
       held = both((name) => held[name] - amounts[name] - released[name]);
       spent = both((name) => spent[name] + amounts[name]);
     } else {
@@ -378,18 +379,40 @@ function summed(entries) {
         the(!closed && !holds.has(job), "holds what may not be held");
         holds.set(job, amounts);
         held = both((name) => held[name] + amounts[name]);
-      } else [budget, closed] = [amounts, closed || "joined_into" in memo];
+      } else [budget, closed, movedTo] = [amounts, closed || "joined_into" in memo, memo.joined_into ?? movedTo];
     }
     the(isDeepStrictEqual(memo.balance, both((name) => ({ budget: budget[name], spent: spent[name], held: held[name] }))), "states balances that do not follow from the entries");
     the(ACCOUNTS.every((name) => spent[name] + held[name] <= budget[name]), "overspends the budget");
   });
-  const { filter, order, cap_delta: delta } = entries[0].memo;
+  const { filter, order, cap_delta: delta, whole_delta: whole } = entries[0].memo;
   for (const { seq, kind, memo, ...amounts } of entries) {
     if (kind !== "open" && kind !== "cap") continue;
     const worth = worthOf(filter, order, delta, Math.max(amounts.train, amounts.holdout));
     need(worth <= memo.cap_epsilon * (1 + 1e-6), `entry ${seq} grants a budget that is worth ε = ${worth}, not ${memo.cap_epsilon}`);
   }
-  return JSON.stringify([filter, order ?? null, delta]);
+  return { terms: JSON.stringify([filter, order ?? null, delta, whole ?? null]), filter, order, delta, whole, closed, movedTo, carried, taken: both((name) => spent[name] + held[name]) };
+}
+
+// A ledger that moved to another filter, with all that it had spent and held: a Gaussian mechanism with μ has divergence
+// α μ²/2 at order α. Amounts are exact: α is a ratio of whole numbers.
+function moveHolds(first, second) {
+  need(first.filter === "gdp" && second.filter === "rdp" && first.closed, "a ledger moved to another one between filters for which no bound is known");
+  let [over, under] = [second.order, 1n];
+  for (; !Number.isInteger(over); under *= 2n) over *= 2;
+  for (const name of ACCOUNTS) {
+    const charged = BigInt(second.carried.get(first.id)?.[name] ?? 0);
+    need(charged * 2000n * under >= BigInt(over) * BigInt(first.taken[name]), "less was carried to a ledger than the one before it had spent");
+  }
+}
+
+// That the ledgers can be those of one data set.
+function togetherHold(sums) {
+  const byId = new Map(sums.map((each) => [each.id, each]));
+  const [moved, stay] = [sums.filter(({ movedTo }) => byId.has(movedTo)), sums.filter(({ movedTo }) => !byId.has(movedTo))];
+  for (const each of moved) moveHolds(each, byId.get(each.movedTo));
+  need(new Set(stay.map(({ terms }) => terms)).size === 1, "the ledgers have different filters, orders or δ: they are not of one data set");
+  const within = ({ delta, whole }) => (delta + stay[0].delta) * (1 - 1e-9) <= (whole ?? 0);
+  need(moved.every(within), "the δ's of two filters are more than the cap's: they are not of one data set");
 }
 
 // Since version 3 a statement has signed terms: of this data set, with these ledgers, which begin with these entries.
@@ -474,9 +497,9 @@ function phi(x) {
 function statementFaults(text, service) {
   const exact = exactly(text);
   const document = plain(exact);
-  need([1, 2, 3].includes(document.version), "this is a statement of an unknown version: read it with a newer verifier");
+  need([1, 2, 3, 4].includes(document.version), "this is a statement of an unknown version: read it with a newer verifier");
   const [ledgers, written] = document.version === 1 ? [[{ ...document, id: document.dataset.id, label: "first" }], [exact]] : [document.ledgers, exact.sledgers];
-  const terms = ledgers.map(({ id, checkpoint, entries }, index) => {
+  const sums = ledgers.map(({ id, checkpoint, entries }, index) => {
     const note = noteOf(checkpoint);
     need(signs(service, note), "the key did not sign the checkpoint");
     let before = sha256(Buffer.from(`scrimp/ledger/v1:${id}`)).toString("hex");
@@ -488,12 +511,12 @@ function statementFaults(text, service) {
     });
     const covered = entries.length && note.origin === `${LOG}/${id}` && note.size === entries.length && beginsWith(note, entries);
     need(covered, "the entries are not those of the checkpoint");
-    return summed(entries);
+    return { id, ...summed(entries) };
   });
   need(ledgers.length && document.dataset.id === ledgers[0].id, "the first ledger is not the data set's own");
   const distinct = (name) => new Set(ledgers.map((each) => each[name])).size === ledgers.length;
   need(distinct("id") && distinct("label"), "a block is stated twice");
-  need(new Set(terms).size === 1, "the ledgers have different filters, orders or δ: they are not of one data set");
+  togetherHold(sums);
   const [otherwise] = termsFaults(document, keyOf(service.raw));
   need(otherwise === undefined, otherwise);
   return { dataset: document.dataset.id, ledgers };

@@ -32,7 +32,7 @@ from app.ledger.blocks import Holds
 from app.ledger.memos import HeldFor
 from app.logs import about
 from core.contracts.job_spec import JobSpec
-from core.errors import BudgetError
+from core.errors import BudgetError, PrivacyError
 
 logger = logging.getLogger(__name__)
 JOBS = table_of(Job)
@@ -92,7 +92,10 @@ def hold(admission: Admission, resolved: Resolved, priced: Priced, idempotency_k
         Conflict: `too-many-jobs`: the key's queue is full; `ledger-behind`: the database has lost some of this data
             set's spending; `content-deleted`.
         Unauthenticated, NotFound, Forbidden: the key has ended, or lost its access, meanwhile.
+        PrivacyError: the charge is of the filter to which the ledger has still to move.
     """
+    if priced.checked.facts.moves:
+        raise PrivacyError("the charge is in another filter's units than the ledger counts")
     db, request = admission.db, resolved.request
     job = new_job(request, priced, idempotency_key)
     recorded = standing.recorded_of(db, admission.heads, priced.checked.facts.reads)

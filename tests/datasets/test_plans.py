@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,20 +17,24 @@ from app.ledger.blocks import ledgers_of
 from app.ledger.certificates import issue, profile
 from app.ledger.evidence import of as evidence_of
 from app.ledger.evidence import pieces
-from app.ledger.transparency import checkpoints
+from app.ledger.signing_keys import public_key
+from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Heads
+from app.ledger.transparency.notes import Checkpoint
 from app.ledger.verify import verify
 from app.lifecycle.settle import settle, settlement_of
 from core.privacy.filters import GdpFilter, RdpFilter
 from scrimp import statement as reader
 from scrimp.statement import NotProven, Statement, checked
 from scrimp.statement_words import told
+from scrimp.transparency import leaf_of, root_of
 from tests.datasets.conftest import CSV, Api, spec
 from tests.datasets.test_block_jobs import account, exhaust, held, post, submit
 from tests.datasets.test_blocks import append, grant, retire, rows
 from tests.factories import job_spec
 from tests.ledger.issued import KEY
 from tests.ledger.test_anchors import unheard
+from tests.node import by_node, needs_node
 
 POISSON = {"sampling": {"kind": "poisson", "expected_batch_size": 16}, "length": {"steps": 40}, "evaluation": None}
 ZCDP = {"kind": "zcdp", "rho": 0.001}
@@ -250,6 +256,60 @@ def test_a_statement_says_the_whole_delta_and_proves_the_move(api: Api) -> None:
     hidden = document | {"ledgers": document["ledgers"][:1]}
     with pytest.raises(NotProven):
         proven(hidden)
+
+
+def by_both(document: Any, path: Path) -> tuple[str, str]:
+    """What `scrimp.statement` and docs/verify.mjs say against a statement."""
+    path.write_text(reader.written(document))
+    answer = by_node(path, "--public-key", public_key(KEY))
+    assert (answer.returncode == 0) == ("FAULT" not in answer.stdout), answer.stdout + answer.stderr
+    try:
+        proven(document)
+    except NotProven as error:
+        return str(error), answer.stdout + answer.stderr
+    return "", answer.stdout + answer.stderr if answer.returncode else ""
+
+
+def signed_anew(ledger: dict[str, Any]) -> None:
+    """Chains a statement's entries as they are now, and signs their checkpoint."""
+    before = hashlib.sha256(b"scrimp/ledger/v1:" + ledger["id"].encode()).hexdigest()
+    for entry in ledger["entries"]:
+        bare = {name: value for name, value in entry.items() if name != "hash"} | {"prev_hash": before}
+        text = json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        before = hashlib.sha256(text.encode()).hexdigest()
+        entry.update(prev_hash=bare["prev_hash"], hash=before)
+    root = root_of([leaf_of(entry["hash"]) for entry in ledger["entries"]])
+    ledger["checkpoint"] = notes.sign(Checkpoint(ledger["id"], len(ledger["entries"]), root), KEY)
+
+
+def carry_less(ledger: dict[str, Any]) -> None:
+    """Takes one unit from the amount that a move carried, in its hold, its post and all balances from there on."""
+    spent = held = 0
+    for entry in ledger["entries"]:
+        if "joined" in entry["memo"]:
+            entry["train"] -= 1
+            spent, held = (0, 1) if entry["kind"] == "hold" else (1, 0)
+        entry["memo"]["balance"]["train"]["spent"] -= spent
+        entry["memo"]["balance"]["train"]["held"] -= held
+
+
+@needs_node
+def test_both_verifiers_read_what_moved(api: Api, tmp_path: Path) -> None:
+    first = planned(api)
+    spend(api, first, HALF, "one")
+    assert by_both(statement(api, first), tmp_path / "early") == ("", "")
+    spend(api, first, ZCDP, "two")
+    document = statement(api, first)
+    assert by_both(document, tmp_path / "moved") == ("", "")
+    for name, hidden in (("second", document["ledgers"][:1]), ("first", document["ledgers"][1:])):
+        for text in by_both(document | {"ledgers": hidden}, tmp_path / name):
+            assert "the ledgers are not those of the terms" in text or "not the data set's own" in text
+    carry_less(document["ledgers"][1])
+    signed_anew(document["ledgers"][1])
+    for text in by_both(document, tmp_path / "less"):
+        assert "less was carried to a ledger than the one before it had spent" in text
+    later = document | {"version": 5}
+    assert all("of an unknown version" in text for text in by_both(later, tmp_path / "later"))
 
 
 def test_a_statement_with_too_little_carried_is_refused(api: Api) -> None:

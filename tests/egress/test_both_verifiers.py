@@ -132,7 +132,7 @@ def no_ledger(f: Forged) -> None:
 
 
 def version(f: Forged) -> None:
-    f.said["statement.json"]["version"] = 4
+    f.said["statement.json"]["version"] = 5
 
 
 def covered(f: Forged) -> None:

@@ -34,6 +34,7 @@ BY_DAY = (
     "statistics",
     "synthetic",
     "governed",
+    "moved",
 )
 TRUSTED = signing_keys.public_key(KEY)
 
@@ -81,5 +82,8 @@ def test_every_tool_reads_every_kind(home: Home, tmp_path: Path, kind: str) -> N
     text = (folder / ANSWERS).read_text()
     assert len(missing(text)) == text.partition("\n## ")[2].count("**Not covered**")
     assert annex(folder, examined).count("* [ ] ") == len(missing(text))
+    if kind == "moved":
+        stated = json.loads((folder / "statement.json").read_text())
+        assert stated["version"] == 4 and len(stated["ledgers"]) == 2
     if kind in ("blocks", "retired block"):
         assert len(json.loads((folder / "log.json").read_text())["ledgers"]) == 2

@@ -18,6 +18,7 @@ from app.admission.price import price
 from app.admission.request import Limits, Request, Resolved
 from app.admission.service import Admission
 from app.catalogue import models
+from app.datasets.moving import move
 from app.db.models import Certificate, Job
 from app.grants import service as grants
 from app.jobs import steering
@@ -112,7 +113,16 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "random": ({"hpo": {"strategy": "random", "space": SPACE}}, {}),
     "scaling, weights kept": ({"hpo": SCALING | {"runs_per_level": 1, "keep_weights": True}}, {}),
 }
-OTHERS = ("cancelled", "cancelled study", "failed", "public side", "without a checkpoint", "blocks", "retired block")
+OTHERS = (
+    "cancelled",
+    "cancelled study",
+    "failed",
+    "public side",
+    "without a checkpoint",
+    "blocks",
+    "retired block",
+    "moved",
+)
 KINDS = (*JOBS, *OTHERS)
 
 
@@ -143,6 +153,8 @@ class Issuer:
     def _ended(self, kind: str) -> str:
         if kind in ("blocks", "retired block"):
             return self._on_blocks(retired=kind == "retired block")
+        if kind == "moved":
+            return self._on_what_moved()
         changes, of_data = JOBS["scaling, weights kept"] if kind == "cancelled study" else JOBS.get(kind, ({}, {}))
         if kind == "public side":
             side = add_dataset(self.db, privacy=PUBLIC)
@@ -171,17 +183,34 @@ class Issuer:
             assert retire(self.api, made, "two").status_code == 200
         return job_id
 
-    def _admitted(self, asked: JobSpec, dataset: str) -> str:
+    def _on_what_moved(self) -> str:
+        """A sampled job whose admission moves the ledger, with what one before it spent there (decision 53)."""
+        declared = spec("moved")
+        privacy = {name: value for name, value in declared["privacy"].items() if name != "filter"} | {"plan": "mixed"}
+        made = self.api.upload(declared | {"privacy": privacy}, rows(range(2000, 2060))).json()["id"]
+        grant(self.api, made)
+        half: dict[str, Any] = {"length": {"steps": 40}, "privacy": {"target_epsilon": 0.5}}
+        self._run(self._admitted(JobSpec.model_validate(job_spec(made, **half)), made), "moved")
+        sampled = {"sampling": {"kind": "poisson", "expected_batch_size": 16}, "evaluation": None}
+        asked = job_spec(made, **half | sampled)
+        job_id = self._admitted(JobSpec.model_validate(asked), f"{made}, sampled")
+        self._run(job_id, "moved")
+        return job_id
+
+    def _admitted(self, asked: JobSpec, once: str) -> str:
         """Admits it as the service does; models' folders are not read, as their content is in the samples."""
         with self.db.read() as session:
-            row, access = grants.find(session, self.caller, dataset, "train")
-            facts = facts_for(session, self.caller, row, asked.blocks)
+            row, access = grants.find(session, self.caller, asked.dataset, "train")
+            facts = facts_for(session, self.caller, row, asked.blocks, samples=asked.sampling.is_sampled)
             side = side_facts(session, self.caller, asked.optimizer.side)
         spec = asked.model_copy(update={"model": models.resolved(asked.model, facts.spec.task.kind)})
         resolved = Resolved(Request(self.caller, asked, Limits()), spec, facts, side, access)
         pricing = cast(PricingService, PlainPricing())
         priced = price(pricing, resolved)
-        return hold(Admission(self.db, pricing, self.heads), resolved, priced, f"once {dataset}").id
+        if facts.moves:
+            move(self.db, self.heads, self.caller, facts.id, priced.units)
+            return self._admitted(asked, once)
+        return hold(Admission(self.db, pricing, self.heads), resolved, priced, f"once {once}").id
 
     def _run(self, job_id: str, kind: str) -> None:
         """Plays all attempts of a job, or of a study's trials."""
