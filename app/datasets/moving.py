@@ -62,9 +62,10 @@ def move_block(session: Session, row: Dataset, actor: str) -> str:
 
 def follow(session: Session, dataset_id: str, made: Dataset, actor: str) -> None:
     """Lets a new block be where its data set is: moved if that has moved, and with its budgets."""
-    if len(blocks.ledgers_of(session, dataset_id)) > 1:
+    members = blocks.family_of(session, dataset_id)
+    if any(session.get_one(Dataset, each).pays_for is not None for each in members):
         move_block(session, made, actor)
-    for found in budgets.newest_of(session, blocks.family_of(session, dataset_id)):
+    for found in budgets.newest_of(session, members):
         copy_to(session, found, blocks.paying(session, made.id))
 
 

@@ -302,3 +302,22 @@ def test_an_untouched_data_set_may_change_its_plan(api: Api) -> None:
     assert account(api, again).filter == "rdp"
     spend(api, again, ZCDP)
     assert api.client.post(f"/v1/datasets/{again}/retire", headers=api.headers("owner")).status_code == 409
+
+
+def test_the_other_blocks_move_after_the_first_is_retired(api: Api) -> None:
+    first = planned(api)
+    two = append(api, first, rows(range(60, 160)), "two", 100).json()["id"]
+    assert retire(api, first, "first").status_code == 200
+    job = submit(api, first, **POISSON)
+    assert job.status_code == 201, job.text
+    _, moved = ledgers(api, two)
+    assert held(api, job.json()["id"]) == [moved] and ledgers(api, first) == [first]
+    third = append(api, first, rows(range(160, 220)), "three", 60)
+    assert third.status_code == 201, third.text
+    assert len(ledgers(api, third.json()["id"])) == 2, "all blocks count in one currency"
+    before = account(api, moved)
+    full = submit(api, first, "full", blocks=["two"])
+    assert full.json()["quote"]["charge"]["unit"].startswith("rdp"), full.text
+    spend(api, first, HALF)
+    half = GdpFilter().carried(round(HALF["mu"] ** 2 * 1e12), RdpFilter(before.order or 0.0))
+    assert account(api, moved).train_spent - before.train_spent == pytest.approx(half, abs=1)
