@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.charges import service
+from app.charges.claims import amounts
 from app.db.models import Account, Dataset, Job
 from app.ledger import blocks, terms
 from app.ledger.blocks import ledgers_of
@@ -321,3 +323,22 @@ def test_the_other_blocks_move_after_the_first_is_retired(api: Api) -> None:
     spend(api, first, HALF)
     half = GdpFilter().carried(round(HALF["mu"] ** 2 * 1e12), RdpFilter(before.order or 0.0))
     assert account(api, moved).train_spent - before.train_spent == pytest.approx(half, abs=1)
+
+
+def test_a_charge_is_counted_in_the_currency_of_the_ledger_that_pays(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, others = planned(api), ["between"]
+
+    def moved_meanwhile(*asked: Any) -> tuple[int, int]:
+        found = amounts(*asked)
+        if others:
+            spend(api, first, ZCDP, others.pop())
+        return found
+
+    monkeypatch.setattr(service, "amounts", moved_meanwhile)
+    made = charge(api, first, HALF)
+    assert made.status_code == 201, made.text
+    _, second = ledgers(api, first)
+    to = RdpFilter(account(api, second).order or 0.0)
+    half = GdpFilter().carried(round(HALF["mu"] ** 2 * 1e12), to)
+    assert held(api, made.json()["id"]) == [second]
+    assert account(api, second).train_held == pytest.approx(half, abs=1)
