@@ -28,6 +28,7 @@ from scrimp.statement_words import told
 from tests.datasets.conftest import CSV, Api, spec
 from tests.datasets.test_block_jobs import account, exhaust, held, post, submit
 from tests.datasets.test_blocks import append, grant, retire, rows
+from tests.datasets.test_people import WHOLE, month, of_users
 from tests.factories import job_spec
 from tests.ledger.issued import KEY
 from tests.ledger.test_anchors import unheard
@@ -57,8 +58,8 @@ def charge(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charg
     return post(api, "/v1/charges", body, **{"Idempotency-Key": once})
 
 
-def spend(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charge") -> str:
-    made = charge(api, dataset, mechanism, once)
+def spend(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charge", **changes: Any) -> str:
+    made = charge(api, dataset, mechanism, once, **changes)
     assert made.status_code == 201, made.text
     assert post(api, f"/v1/charges/{made.json()['id']}/post", None).status_code == 200
     return str(made.json()["id"])
@@ -342,3 +343,20 @@ def test_a_charge_is_counted_in_the_currency_of_the_ledger_that_pays(api: Api, m
     half = GdpFilter().carried(round(HALF["mu"] ** 2 * 1e12), to)
     assert held(api, made.json()["id"]) == [second]
     assert account(api, second).train_held == pytest.approx(half, abs=1)
+
+
+def test_what_a_retired_block_paid_counts_for_people_who_return(api: Api) -> None:
+    """Decision 37 weighs what each block paid, in one currency: a block that leaves before a move takes none along."""
+    first = planned(api, file=of_users(range(20), 1), **WHOLE)
+    month(api, first, range(10, 30), 2)
+    exhaust(api, first)  # a full gdp budget is more than rdp allows
+    assert retire(api, first, "first").status_code == 200
+    refused = submit(api, first, **POISSON)
+    assert refused.status_code == 409 and "more was spent" in refused.json()["detail"], refused.text
+
+
+def test_nobody_returns_after_a_charge_on_what_a_ledger_moved_to(api: Api) -> None:
+    first = planned(api, file=of_users(range(20), 1), **WHOLE)
+    spend(api, first, ZCDP, unit="user")
+    refused = append(api, first, of_users(range(10, 30), 2), "m2", records=20)
+    assert refused.status_code == 409 and refused.json()["shared"] == {"first": 10}, refused.text
