@@ -44,10 +44,9 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
         left = [second.left_after(accounts.account_of(session, row.id), to) for row in there]
         if not any(Units.model_validate(each).covers(charge) for each in left):
             raise Conflict("wrong-state", TOO_SMALL)
-        moved = [(row.id, move_block(session, row, caller.id)) for row in there]
-    for first, beside in moved:  # a reader who finds the one closed also finds the other charged
-        behind.record_soon(db, heads, beside)
-        behind.record_soon(db, heads, first)
+        moved = [move_block(session, row, caller.id) for row in there]
+    for each in moved:
+        behind.record_soon(db, heads, each)
 
 
 TOO_SMALL = (

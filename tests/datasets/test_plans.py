@@ -18,7 +18,7 @@ from app.ledger.certificates import issue, profile
 from app.ledger.evidence import of as evidence_of
 from app.ledger.evidence import pieces
 from app.ledger.transparency import checkpoints
-from app.ledger.transparency.heads import Heads
+from app.ledger.transparency.heads import Head, Heads
 from app.ledger.verify import verify
 from app.lifecycle.settle import settle, settlement_of
 from core.privacy.filters import GdpFilter, RdpFilter
@@ -360,3 +360,21 @@ def test_nobody_returns_after_a_charge_on_what_a_ledger_moved_to(api: Api) -> No
     spend(api, first, ZCDP, unit="user")
     refused = append(api, first, of_users(range(10, 30), 2), "m2", records=20)
     assert refused.status_code == 409 and refused.json()["shared"] == {"first": 10}, refused.text
+
+
+def test_nothing_is_answered_before_the_closed_ledger_is_recorded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a backup of before the move would open it again, beside what was spent on the other one."""
+    first, write = planned(api), Heads.write
+
+    def full(heads: Heads, head: Head, known: Any) -> Any:
+        if head.dataset == first:
+            raise OSError(28, "No space left on device")
+        return write(heads, head, known)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Heads, "write", full)
+        refused = charge(api, first, ZCDP)
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/head-pending"), refused.text
+    assert charge(api, first, ZCDP).status_code in (200, 201)
+    recorded = Heads.of(api.settings).read(first)
+    assert recorded is not None and recorded.joined_into == ledgers(api, first)[1]
