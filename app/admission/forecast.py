@@ -19,7 +19,7 @@ from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
 from app.grants import service as grants
 from app.keys.service import Caller
-from app.ledger.blocks import paying
+from app.ledger.blocks import lead
 from app.ledger.repository import dataset_with_account
 from app.ledger.second import budget_after, second_filter
 from core.contracts.job_spec import JobSpec
@@ -125,7 +125,7 @@ def forecast(admission: Admission, caller: Caller, spec: JobSpec, dataset_id: st
         if dataset.id != resolved.facts.id:
             raise InvalidRequest.at("/dataset", "the job names another data set than the address: name the same one")
         first = dataset_with_account(session, dataset.id)[0]
-        account = paying(session, first.id)
+        account = lead(session, first.id)
     priced = price(admission.pricing.of(caller.id), resolved)
     with db.read() as session:
         left = left_for(session, priced.checked.facts, caller.id)

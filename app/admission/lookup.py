@@ -41,6 +41,15 @@ ACCOUNT: Select[Any] = (
     .select_from(ACCOUNTS.join(DATA, ACCOUNTS.c.dataset_id == PAYING))
     .where(DATA.c.id == bindparam("dataset"))
 )
+# An open ledger of a data set whose first block is closed: all open ones count in one currency.
+OPEN: Select[Any] = (
+    select(ACCOUNTS)
+    .select_from(ACCOUNTS.join(DATA, ACCOUNTS.c.dataset_id == DATA.c.id))
+    .where(or_(DATA.c.id == bindparam("dataset"), DATA.c.parent_id == bindparam("dataset")))
+    .where(ACCOUNTS.c.joined_into.is_(None))
+    .order_by(DATA.c.id)
+    .limit(1)
+)
 LOOK_UP: Select[Any] = (
     select(
         *(DATA.c.id, DATA.c.name, DATA.c.spec, DATA.c.shape, DATA.c.declaration),
@@ -151,12 +160,14 @@ def side_facts(session: Session, caller: Caller, side: str | None) -> DatasetFac
 def dataset_facts(session: Session, dataset: Dataset, *, samples: bool = False) -> DatasetFacts:
     """Reads the public facts of a data set. Arguments as in `facts_for`."""
     account = session.execute(ACCOUNT, {"dataset": dataset.id}).one_or_none()
+    if account is not None and account.joined_into is not None:
+        account = session.execute(OPEN, {"dataset": dataset.id}).one_or_none() or account
     facts = facts_of(dataset, account)
-    if account is not None and account.dataset_id != dataset.id:
-        return replace(facts, pays_on=account.dataset_id)
     if samples and account is not None and facts.filter == "gdp" and facts.spec.privacy.plan == "mixed":
         delta = account.whole_delta - account.cap_delta
         return replace(facts, filter="rdp", order=facts.spec.privacy.order, cap_delta=delta, moves=True)
+    if account is not None and account.dataset_id != dataset.id:
+        return replace(facts, pays_on=account.dataset_id)
     return facts
 
 

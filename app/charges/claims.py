@@ -8,7 +8,7 @@ from app.charges.schemas import ChargeRequest
 from app.datasets.repository import has_blocks
 from app.db.models import Account, Dataset
 from app.ledger import blocks
-from app.ledger.blocks import paying, records_of
+from app.ledger.blocks import lead, records_of
 from app.ledger.repository import is_charged_by_others, unit_of
 from app.ledger.second import second_filter
 from app.pricing.service import PricingService
@@ -53,7 +53,7 @@ def block_of(session: Session, dataset_id: str, ledger: str) -> str | None:
 def payer_of(session: Session, dataset: Dataset, claim: Claim) -> tuple[Account, Filter, bool]:
     """The account that pays for a claim on a data set, the filter that counts it, and True if the ledger must move to
     that one first: no theorem bounds the claim under `gdp`."""
-    account = paying(session, dataset.id)
+    account = lead(session, dataset.id)
     may = account.filter == "gdp" and account.whole_delta is not None and isinstance(claim, UNBOUNDED_BY_MU)
     moves = may and DatasetSpec.model_validate(dataset.spec).privacy.plan == "mixed"
     return account, second_filter(dataset) if moves else filter_of(account.filter, account.order), moves

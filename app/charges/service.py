@@ -25,6 +25,7 @@ from app.db.newest import newest
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
+from app.ledger.accounts import account_of, filter_for
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
@@ -33,6 +34,7 @@ from core.contracts.base import Document
 from core.contracts.governance import Governance, Use
 from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, NotFound, TransientError
 from core.ids import new_id, now
+from core.privacy.filters import Filter
 from core.privacy.prices import Units
 
 
@@ -42,6 +44,10 @@ class _Declared(Document):
     model_config = ConfigDict(extra="ignore")
 
     governance: Governance | None = None
+
+
+class _Moved(Exception):
+    """The ledgers moved since a charge was counted: it must be counted again, in the currency of those that pay."""
 
 
 NO_SUCH_CHARGE = "there is no such charge"
@@ -94,8 +100,10 @@ def reserve(
             created_at=now(),
         )
         try:
-            _hold(db, heads, caller, asked, new)
+            _hold(db, heads, caller, asked, new, under)
             charge, is_new = new, True
+        except _Moved:
+            return reserve(db, heads, pricing, caller, asked, once)  # a ledger moves once
         except IntegrityError:  # two concurrent requests had the same Idempotency-Key: the database admitted one
             with db.read() as session:
                 charge = _replayed(session, caller, once, digest)
@@ -199,8 +207,12 @@ def _seen(session: Session, caller: Caller, charge_id: str, *, lock: bool = Fals
     return charge, access
 
 
-def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
-    """Holds a new charge on every block, if no ledger is behind its recorded head."""
+def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, charge: Charge, under: Filter) -> None:
+    """Holds a new charge on every block, if no ledger is behind its recorded head.
+
+    Args:
+        under: the filter that counted it.
+    """
     dataset_id = charge.dataset_id
     with db.read() as session:
         members = blocks.family_of(session, dataset_id)
@@ -212,7 +224,7 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
             grants.require(session, caller, dataset_id, "charge")
             for each in blocks.family_of(session, dataset_id):
                 behind.require_current(session, recorded.get(each), each)
-            _insert(session, caller, asked, charge)
+            _insert(session, caller, asked, charge, under)
     except BudgetError as refusal:
         refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
         refused = refusal.members.pop("dataset")
@@ -222,14 +234,18 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
         raise
 
 
-def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge) -> None:
+def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge, under: Filter) -> None:
     attested = Attested(account=asked.account, mechanism=asked.mechanism, attested=asked.attested, use=asked.use)
     members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
     _check_use(session.get_one(Dataset, charge.dataset_id), asked.use)  # the owner may have changed the rules
     check_people(session, charge.dataset_id, members)
+    ledgers = read_by(session, asked, members)
+    accounts = [account_of(session, each) for each in ledgers]
+    if any(filter_for(each.filter, each.order) != under for each in accounts):
+        raise _Moved
     blocks.hold_all(
         session,
-        read_by(session, asked, members) or [charge.dataset_id],
+        ledgers or [charge.dataset_id],
         job_id=charge.id,
         train=charge.train,
         holdout=charge.holdout,

@@ -16,7 +16,9 @@ from app.db.models import Dataset
 from app.keys.service import Caller
 from app.ledger import accounts, behind, blocks, budgets, second
 from app.ledger.transparency.heads import Heads
+from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict
+from core.privacy.filters import Filter
 from core.privacy.prices import Units
 
 
@@ -27,22 +29,24 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
         Conflict: `wrong-state`: more was spent than `rdp` allows in all, or the charge would not fit; `ledger-behind`.
     """
     with db.read() as session:
-        members = blocks.family_of(session, dataset_id)
-    recorded = {each: behind.read_recorded(heads, each) for each in members}
+        ledgers = blocks.family_of(session, dataset_id)
+    recorded = {each: behind.read_recorded(heads, each) for each in ledgers}
     with db.write() as session:
         for each in blocks.lock_family(session, dataset_id):
             behind.require_current(session, recorded.get(each), each)
-        there = [row for row in family(session, dataset_id) if _is_open(session, row)]
+        members = family(session, dataset_id)
+        there = [row for row in members if _is_open(session, row)]
         if not there:
             return
         to = second.second_filter(there[0])
+        if DatasetSpec.model_validate(there[0].spec).privacy.max_records_per_user is not None:
+            _require_retired_fit(session, members, to)
         left = [second.left_after(accounts.account_of(session, row.id), to) for row in there]
         if not any(Units.model_validate(each).covers(charge) for each in left):
             raise Conflict("wrong-state", TOO_SMALL)
-        moved = [(row.id, move_block(session, row, caller.id)) for row in there]
-    for first, beside in moved:  # a reader who finds the one closed also finds the other charged
-        behind.record_soon(db, heads, beside)
-        behind.record_soon(db, heads, first)
+        moved = [move_block(session, row, caller.id) for row in there]
+    for each in moved:
+        behind.record_soon(db, heads, each)
 
 
 TOO_SMALL = (
@@ -62,10 +66,25 @@ def move_block(session: Session, row: Dataset, actor: str) -> str:
 
 def follow(session: Session, dataset_id: str, made: Dataset, actor: str) -> None:
     """Lets a new block be where its data set is: moved if that has moved, and with its budgets."""
-    if len(blocks.ledgers_of(session, dataset_id)) > 1:
+    members = blocks.family_of(session, dataset_id)
+    if any(session.get_one(Dataset, each).pays_for is not None for each in members):
         move_block(session, made, actor)
-    for found in budgets.newest_of(session, blocks.family_of(session, dataset_id)):
+    for found in budgets.newest_of(session, members):
         copy_to(session, found, blocks.paying(session, made.id))
+
+
+def _require_retired_fit(session: Session, members: list[Dataset], to: Filter) -> None:
+    """Checks that what closed blocks paid is within their budgets in the other currency too: a person of several
+    blocks is covered by the largest that one of them paid (decision 37), and that must be counted in one currency.
+
+    Raises:
+        Conflict: `wrong-state`.
+    """
+    for row in members:
+        account = accounts.account_of(session, row.id)
+        is_retired = account.joined_into == accounts.RETIRED
+        if is_retired and max(second.carried(account, to)) > second.budget_after(account, to):
+            raise Conflict("wrong-state", second.TOO_MUCH)
 
 
 def _is_open(session: Session, row: Dataset) -> bool:

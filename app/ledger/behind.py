@@ -35,7 +35,8 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
     """Records the current head, on disk before this returns. Does nothing for a public data set.
 
     The head replaces the record that the ledger was compared with, and no other: where another writer came first, it is
-    compared again.
+    compared again. After a ledger that another one moved to, that one: nothing may run on the new one as long as a
+    restored backup could open the old one.
 
     Raises:
         TransientError: the ledger is behind its record, or the record cannot be written: nothing may run.
@@ -46,13 +47,13 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
             with db.read() as session:
                 account = session.get(Account, dataset_id)
                 if account is None:
-                    return
+                    return None
                 problem = misfit(session, account, known.head)
                 contents = session.scalars(select(DatasetContent.hmac).where(DatasetContent.dataset_id == dataset_id))
-                owner = session.get_one(Dataset, dataset_id).owner_key
-                head = Head.of(account, owner, tuple(sorted(contents)))
+                row = session.get_one(Dataset, dataset_id)
+                head = Head.of(account, row.owner_key, tuple(sorted(contents)))
             if problem is None and heads.write(head, known):
-                return
+                return None if row.pays_for is None else record(db, heads, row.pays_for)
         except (OSError, UnreadableHeadError, Unavailable) as error:
             raise TransientError(f"the head of {dataset_id} could not be recorded: {error}") from None
         if problem is not None:

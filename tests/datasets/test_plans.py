@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from app.charges import service
+from app.charges.claims import amounts
 from app.db.models import Account, Dataset, Job
 from app.ledger import blocks, terms
 from app.ledger.blocks import ledgers_of
@@ -19,7 +21,7 @@ from app.ledger.evidence import of as evidence_of
 from app.ledger.evidence import pieces
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import checkpoints, notes
-from app.ledger.transparency.heads import Heads
+from app.ledger.transparency.heads import Head, Heads
 from app.ledger.transparency.notes import Checkpoint
 from app.ledger.verify import verify
 from app.lifecycle.settle import settle, settlement_of
@@ -31,6 +33,7 @@ from scrimp.transparency import leaf_of, root_of
 from tests.datasets.conftest import CSV, Api, spec
 from tests.datasets.test_block_jobs import account, exhaust, held, post, submit
 from tests.datasets.test_blocks import append, grant, retire, rows
+from tests.datasets.test_people import WHOLE, month, of_users
 from tests.factories import job_spec
 from tests.ledger.issued import KEY
 from tests.ledger.test_anchors import unheard
@@ -61,8 +64,8 @@ def charge(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charg
     return post(api, "/v1/charges", body, **{"Idempotency-Key": once})
 
 
-def spend(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charge") -> str:
-    made = charge(api, dataset, mechanism, once)
+def spend(api: Api, dataset: str, mechanism: dict[str, Any], once: str = "charge", **changes: Any) -> str:
+    made = charge(api, dataset, mechanism, once, **changes)
     assert made.status_code == 201, made.text
     assert post(api, f"/v1/charges/{made.json()['id']}/post", None).status_code == 200
     return str(made.json()["id"])
@@ -362,3 +365,76 @@ def test_an_untouched_data_set_may_change_its_plan(api: Api) -> None:
     assert account(api, again).filter == "rdp"
     spend(api, again, ZCDP)
     assert api.client.post(f"/v1/datasets/{again}/retire", headers=api.headers("owner")).status_code == 409
+
+
+def test_the_other_blocks_move_after_the_first_is_retired(api: Api) -> None:
+    first = planned(api)
+    two = append(api, first, rows(range(60, 160)), "two", 100).json()["id"]
+    assert retire(api, first, "first").status_code == 200
+    job = submit(api, first, **POISSON)
+    assert job.status_code == 201, job.text
+    _, moved = ledgers(api, two)
+    assert held(api, job.json()["id"]) == [moved] and ledgers(api, first) == [first]
+    third = append(api, first, rows(range(160, 220)), "three", 60)
+    assert third.status_code == 201, third.text
+    assert len(ledgers(api, third.json()["id"])) == 2, "all blocks count in one currency"
+    before = account(api, moved)
+    full = submit(api, first, "full", blocks=["two"])
+    assert full.json()["quote"]["charge"]["unit"].startswith("rdp"), full.text
+    spend(api, first, HALF)
+    half = GdpFilter().carried(round(HALF["mu"] ** 2 * 1e12), RdpFilter(before.order or 0.0))
+    assert account(api, moved).train_spent - before.train_spent == pytest.approx(half, abs=1)
+
+
+def test_a_charge_is_counted_in_the_currency_of_the_ledger_that_pays(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, others = planned(api), ["between"]
+
+    def moved_meanwhile(*asked: Any) -> tuple[int, int]:
+        found = amounts(*asked)
+        if others:
+            spend(api, first, ZCDP, others.pop())
+        return found
+
+    monkeypatch.setattr(service, "amounts", moved_meanwhile)
+    made = charge(api, first, HALF)
+    assert made.status_code == 201, made.text
+    _, second = ledgers(api, first)
+    to = RdpFilter(account(api, second).order or 0.0)
+    half = GdpFilter().carried(round(HALF["mu"] ** 2 * 1e12), to)
+    assert held(api, made.json()["id"]) == [second]
+    assert account(api, second).train_held == pytest.approx(half, abs=1)
+
+
+def test_what_a_retired_block_paid_counts_for_people_who_return(api: Api) -> None:
+    """Decision 37 weighs what each block paid, in one currency: a block that leaves before a move takes none along."""
+    first = planned(api, file=of_users(range(20), 1), **WHOLE)
+    month(api, first, range(10, 30), 2)
+    exhaust(api, first)  # a full gdp budget is more than rdp allows
+    assert retire(api, first, "first").status_code == 200
+    refused = submit(api, first, **POISSON)
+    assert refused.status_code == 409 and "more was spent" in refused.json()["detail"], refused.text
+
+
+def test_nobody_returns_after_a_charge_on_what_a_ledger_moved_to(api: Api) -> None:
+    first = planned(api, file=of_users(range(20), 1), **WHOLE)
+    spend(api, first, ZCDP, unit="user")
+    refused = append(api, first, of_users(range(10, 30), 2), "m2", records=20)
+    assert refused.status_code == 409 and refused.json()["shared"] == {"first": 10}, refused.text
+
+
+def test_nothing_is_answered_before_the_closed_ledger_is_recorded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a backup of before the move would open it again, beside what was spent on the other one."""
+    first, write = planned(api), Heads.write
+
+    def full(heads: Heads, head: Head, known: Any) -> Any:
+        if head.dataset == first:
+            raise OSError(28, "No space left on device")
+        return write(heads, head, known)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Heads, "write", full)
+        refused = charge(api, first, ZCDP)
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/head-pending"), refused.text
+    assert charge(api, first, ZCDP).status_code in (200, 201)
+    recorded = Heads.of(api.settings).read(first)
+    assert recorded is not None and recorded.joined_into == ledgers(api, first)[1]
