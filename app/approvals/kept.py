@@ -19,7 +19,7 @@ from app.db.models import ApiKey, Dataset
 from app.grants.service import require_job
 from app.keys.service import Caller
 from app.ledger.behind import refusal
-from app.ledger.transparency.heads import Heads, NamedPersons, UnreadableHeadError
+from app.ledger.transparency.heads import Heads, NamedPersons, SupersededError, UnreadableHeadError
 from app.settings import Settings
 from core.contracts.approvals import FEWEST
 from core.errors import Unavailable
@@ -40,10 +40,11 @@ def current(db: Database, heads: Heads, dataset_id: str) -> None:
         raise refusal(str(error)) from None
     with db.read() as session:
         here = session.get_one(Dataset, dataset_id).persons_version
+        same = recorded is None or _is_here(session, recorded)
     there = 0 if recorded is None else recorded.version
     if there < here:
         _record(db, heads, dataset_id)
-    elif recorded is not None and there > here:
+    elif recorded is not None and (there > here or not same):  # another database named others by the same number
         with db.write() as session:
             _adopt(session, recorded)
 
@@ -74,20 +75,32 @@ def _record(db: Database, heads: Heads, dataset_id: str) -> None:
         return
     try:
         heads.keep_named(NamedPersons(dataset=dataset_id, version=version, persons=persons))
-    except (OSError, UnreadableHeadError, Unavailable) as error:
+    except (OSError, UnreadableHeadError, SupersededError, Unavailable) as error:
         logger.error("the persons of %s could not be recorded yet: %s", dataset_id, type(error).__name__)
         raise Unavailable("the persons who decide on this data set cannot be recorded: try again later") from None
 
 
 def _adopt(session: Session, recorded: NamedPersons) -> None:
     row = session.get_one(Dataset, recorded.dataset, with_for_update={"key_share": True}, populate_existing=True)
-    if row.persons_version >= recorded.version:
+    if row.persons_version > recorded.version or (
+        row.persons_version == recorded.version and _is_here(session, recorded)
+    ):
         return
-    by_key = recorded.persons.by_key()
-    known = set(session.scalars(select(ApiKey.id).where(ApiKey.id.in_(by_key))))
-    if by_key and len({by_key[key] for key in known}) < FEWEST:
+    known = _known(session, recorded)
+    if recorded.persons.persons and len(set(known.values())) < FEWEST:
         raise refusal("it does not know the keys of two of the persons who decide on this data set")
-    service.replace_persons(session, row.id, {key: by_key[key] for key in sorted(known)})
+    service.replace_persons(session, row.id, known)
     row.persons_version = recorded.version
     audit.record(session, "persons.set", row.id, persons=sorted(recorded.persons.persons), because="restored")
     logger.error("the persons of %s were not in the database: they are taken from their record", row.id)
+
+
+def _known(session: Session, recorded: NamedPersons) -> dict[str, str]:
+    """The person of each recorded key that this database knows."""
+    by_key = recorded.persons.by_key()
+    keys = select(ApiKey.id).where(ApiKey.id.in_(by_key)).order_by(ApiKey.id)
+    return {key: by_key[key] for key in session.scalars(keys)}
+
+
+def _is_here(session: Session, recorded: NamedPersons) -> bool:
+    return service.persons_of(session, recorded.dataset) == _known(session, recorded)

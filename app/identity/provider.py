@@ -33,6 +33,7 @@ ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TIMEOUT_S = 10.0
 KEPT_S = 600.0  # the provider's metadata and keys
+WAIT_S = 1.0  # for another visitor's request for them: whoever waits holds a thread of the service
 REFETCH_S = 30.0  # an unknown key id fetches the keys again, at most this often
 LEEWAY_S = 60  # between the two clocks
 MAX_BYTES = 1024 * 1024  # of a document of the provider
@@ -196,12 +197,21 @@ class Provider:
         return claims
 
     def _known(self, older_s: float = KEPT_S) -> _Metadata:
-        """The provider's metadata, fetched anew if it is older than this."""
-        with self._lock:
+        """The provider's metadata, fetched anew by one visitor at a time if it is older than this."""
+        known = self._metadata
+        if known is not None and time.monotonic() - known.at_s <= older_s:
+            return known
+        if not self._lock.acquire(timeout=WAIT_S):
+            if known is None:
+                raise Unavailable("the identity provider does not answer: try again later")
+            return known
+        try:
             now_s = time.monotonic()
             if self._metadata is None or now_s - self._metadata.at_s > older_s:
                 self._metadata = self._fetched(now_s)
             return self._metadata
+        finally:
+            self._lock.release()
 
     def _fetched(self, now_s: float) -> _Metadata:
         import httpx  # noqa: PLC0415 - optional, as authlib

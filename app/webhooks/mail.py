@@ -19,9 +19,10 @@ from app.webhooks.forms import text_of
 from app.webhooks.sending import Result
 from core.errors import InvalidRequest
 
-# No quoted local parts, no comments, no lists: one mailbox, which no parser reads in two ways.
+# No quoted local parts, no comments, no lists: one mailbox, which no parser reads in two ways. No question mark either:
+# `=?utf-8?q?…?=` is decoded in a header, to any mailboxes and lines.
 MAILBOX = re.compile(
-    r"[A-Za-z0-9!#$%&'*+/=?^_{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_{|}~-]+)*@(?P<domain>[a-z0-9-]+(\.[a-z0-9-]+)+)"
+    r"[A-Za-z0-9!#$%&'*+/=^_{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=^_{|}~-]+)*@(?P<domain>[a-z0-9-]+(\.[a-z0-9-]+)+)"
 )
 LONGEST = 254
 TIMEOUT_S = 5.0  # of one exchange; a message has about eight

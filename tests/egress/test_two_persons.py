@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, update
 
 from app.approvals.service import named
 from app.db.models import Account, Agreement, ApiKey, Approval, AuditEntry, Dataset, DatasetPerson
-from app.ledger.transparency.heads import Heads
+from app.ledger.transparency.heads import Heads, NamedPersons
 from app.settings import Settings
 from core.ids import now
 from tests.conftest import BACKINGS
@@ -320,6 +320,29 @@ def test_one_person_whose_keys_a_restored_backup_knows_is_not_two(world: Persons
     assert known is not None
     record.keep_named(known.model_copy(update={"version": 2, "persons": named(by_key)}))
     assert world.cap(6.0).json()["type"] == "/problems/ledger-behind"
+
+
+def test_of_two_databases_that_went_on_the_second_gets_the_persons_of_the_first(
+    world: Persons, settings: Settings
+) -> None:
+    """Both named persons for the first time: a number alone would let each decide by its own."""
+    record, others = Heads.of(settings), {world.second_key.id: "Ada", world.scene.admin.id: "Cleo"}
+    first = NamedPersons(dataset=world.dataset, version=1, persons=named(others))
+    whole = Heads.keep_named
+
+    def second(heads: Heads, late: NamedPersons) -> None:
+        record_first = Heads.of(settings)
+        whole(record_first, first)
+        whole(heads, late)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Heads, "keep_named", second)
+        world.name_both()
+    assert record.named(world.dataset) == first
+    asked = world.cap(6.0).json()["id"]
+    assert world.agree(asked, world.ben).status_code == 403
+    assert world.agree(asked, world.second_key).status_code == 200
+    assert world.agree(asked, world.scene.admin).status_code == 200 and world.cap_now() == 6.0
 
 
 def test_persons_of_whom_a_restored_backup_knows_no_key_are_not_nobody(world: Persons, settings: Settings) -> None:

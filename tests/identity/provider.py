@@ -92,6 +92,7 @@ class LocalProvider:
         self.key, self.other_key = RSAKey.generate_key(2048), ECKey.generate_key("P-256")
         self.key_id = "first"
         self.forge: Callable[[Claims], str] = self.sign
+        self.hold: Callable[[], object] = lambda: None  # before it answers with its document
         self.codes: dict[str, _Code] = {}
         self.token_requests: list[dict[str, str]] = []
         self.document: Claims = {
@@ -150,6 +151,7 @@ def _app(provider: LocalProvider) -> Flask:
 
     @app.get("/.well-known/openid-configuration")
     def document() -> Any:
+        provider.hold()
         return jsonify(provider.document)
 
     @app.get("/keys")

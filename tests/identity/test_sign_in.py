@@ -6,8 +6,10 @@ provider  Authlib's server on loopback (tests/identity/provider.py)
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -252,6 +254,30 @@ def test_a_provider_that_is_another_is_not_asked(visit: Visit, provider: LocalPr
     provider.document |= {"issuer": "https://evil.example"} if change == "issuer" else {"token_endpoint": evil}
     answer = visit().get("/dashboard/sign-in")
     assert answer.status_code == 503 and "evil" not in answer.text
+
+
+def test_a_provider_that_does_not_answer_holds_no_other_visitor(
+    visit: Visit, provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may begin: visitors who wait for it would take all threads of the service."""
+    asked, answers = threading.Event(), threading.Event()
+
+    monkeypatch.setattr("app.identity.provider.TIMEOUT_S", 50.0)
+
+    def hold() -> None:
+        asked.set()
+        assert answers.wait(40)
+
+    provider.hold = hold
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(visit().get, "/dashboard/sign-in")
+            assert asked.wait(60)
+            assert visit().get("/dashboard/sign-in").status_code == 503 and not first.done()
+            answers.set()
+            assert first.result(60).status_code == 303
+    finally:
+        answers.set()
 
 
 def test_a_sign_in_that_took_too_long_is_begun_again(

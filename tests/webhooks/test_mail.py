@@ -203,6 +203,8 @@ def test_it_signs_in(settings: Settings, mailbox: Mailbox, serve: Serve, tmp_pat
         "ann@example.org\r\nBcc: bob@evil.example",
         "ann@EXAMPLE.org",
         '"ann@evil.example"@example.org',
+        "=?utf-8?q?bob=40evil.example=2c?=@example.org",
+        "=?utf-8?q?bob=0d=0aBcc=3a?=@example.org",
         "<ann@example.org>",
         "ann%40evil.example@example.org@evil.example",
         "@example.org",

@@ -96,6 +96,10 @@ class NamedPersons(Document):
     version: Annotated[int, Field(ge=1)]
     persons: Persons
 
+    def same_persons(self, other: NamedPersons) -> bool:
+        """True if each key is the same person's in both; their order says nothing."""
+        return self.persons.by_key() == other.persons.by_key()
+
 
 class UnreadableHeadError(Exception):
     """A record exists and cannot be read, so its content is unknown."""
@@ -110,7 +114,7 @@ class KnownHead:
 
 
 class SupersededError(Exception):
-    """Another writer kept a checkpoint that the ledger has not been compared with."""
+    """Another writer kept a checkpoint, or named persons, that the database has not been compared with."""
 
 
 def _gains(before: str, note: str) -> bool:
@@ -260,14 +264,17 @@ class Heads:
             raise UnreadableHeadError(f"its persons: {type(error).__name__}") from None
 
     def keep_named(self, named: NamedPersons) -> None:
-        """Records persons, on disk before this returns. Does nothing if later ones are recorded.
+        """Records persons, on disk before this returns. Does nothing if they, or later ones, are recorded.
 
         Raises:
+            SupersededError: another database named others by the same number.
             UnreadableHeadError, OSError, Unavailable: as `write`.
         """
 
         def newer(found: Record | None) -> str | None:
             before = _named(named.dataset, found)
+            if before is not None and before.version == named.version and not before.same_persons(named):
+                raise SupersededError("other persons were named meanwhile")
             return named.model_dump_json() if before is None or before.version < named.version else None
 
         self._change(_persons(named.dataset), newer)
