@@ -88,6 +88,7 @@ from core.contracts.optimizers import (
     DpAdamBc,
     DpRmsProp,
     DpSgd,
+    DpZo,
     Optimizer,
     ScaleThenPrivatize,
     WarmupLinearSchedule,
@@ -357,6 +358,8 @@ def nearest_rule(spec: JobSpec, facts: DatasetFacts, untried: str) -> Rule | Non
     if not isinstance(model, LinearModel | MlpModel | CnnModel):
         return None
     if not facts.spec.task.is_classification and _target(facts) is None:
+        return None
+    if isinstance(optimizer, DpZo):  # its steps are along one direction, √d times as long
         return None
     if not isinstance(optimizer, Ruled):
         shared = {"schedule": optimizer.schedule, "averaging": optimizer.averaging}

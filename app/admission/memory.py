@@ -15,6 +15,7 @@ from core.contracts.hf import HfModel
 from core.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, TransformerRecModel
 from core.contracts.memory import in_memory, record_bytes
 from core.contracts.model_settings import RecordSizes
+from core.contracts.optimizers import DpZo
 from core.contracts.sampling import Cyclic
 from core.errors import InvalidRequest
 from core.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
@@ -97,9 +98,12 @@ def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics:
         spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, rows[1])) or PASS_BYTES
     ) * spec.views
     of_pass = 0 if spec.runtime.device == "cuda" else numerics.rows_per_pass * held * BYTES[numerics.passes]
+    slopes = isinstance(optimizer, DpZo)  # one number is summed and noised; a moved copy takes the totals' place
+    noises, totals = (0, each if linear else NUMBER_BYTES * largest) if slopes else (noises, each + own)
+    scratch = LINEAR_SCRATCH * each if linear else 2 * NUMBER_BYTES * largest
     parts = {
         "model_bytes": each + _module_bytes(spec, numbers, numerics),
-        "totals_bytes": each + own + (LINEAR_SCRATCH * each if linear else 2 * NUMBER_BYTES * largest),
+        "totals_bytes": totals if slopes else totals + scratch,
         "noise_bytes": noises * each // shards,
         "optimizer_bytes": optimizer.state_numbers * each // shards + divided + observed,
         "passes_bytes": math.ceil(spec.model.peak() * of_pass),

@@ -88,6 +88,17 @@ CATALOGUE: dict[str, Entry] = {
         'Mohapatra, Sasy, He, Kamath & Thakkar 2022, "The role of adaptive optimizers for honest private '
         'hyperparameter selection" (DPAdamWOSM).',
     ),
+    "dp_zo": Entry.of(
+        specs.DpZo,
+        "Descent along one public random direction a step, by the records' noised mean slope: no gradients.",
+        "s_i = (loss_i(θ + φz) − loss_i(θ − φz)) / 2φ; s̃ = (Σ clip_C(s_i) + N(0, σ²C²)) / L; θ ← θ − η s̃ z",
+        {"z": "the step's direction, made again from `direction_seed` and never kept; public"},
+        "A model whose gradients do not fit in memory, or that starts near its end, as in fine-tuning; with many "
+        "steps. Elsewhere `dp_sgd` learns more: a step moves along one direction of d.",
+        'Tang, Panda, Nasr, Mahloujifar & Mittal 2024, "Private fine-tuning of large language models with zeroth-order '
+        'optimization" (DP-ZO).',
+        "one noised number a step, priced as a noised gradient",
+    ),
     "dp_rmsprop": Entry.of(
         specs.DpRmsProp,
         "RMSProp on noised gradients.",

@@ -41,6 +41,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "lr": ("learning_rate",),
     "max_norm": ("max_grad_norm",),
     "mf": ("matrix_factorization",),
+    "mezo": ("dp_zo",),
     "n": ("records",),
     "noise": ("noise_multiplier", "noise_mu"),
     "num_epochs": ("epochs",),
@@ -54,6 +55,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "test": ("holdout",),
     "transformer": ("transformer_rec", "hf"),
     "validation": ("holdout",),
+    "zo": ("dp_zo",),
 }
 NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")  # where an object is expected
 LONGEST = 100  # of a name that is compared

@@ -25,7 +25,7 @@ from core.contracts.kinds import rule_of as rule_of_kind
 from core.contracts.marginals import SyntheticColumns, SyntheticMethod, SyntheticRows, marginals
 from core.contracts.metrics import METRICS, Metric, default_metric, rule_of
 from core.contracts.model_settings import ImageForm, ModelSettings, RecordSizes
-from core.contracts.optimizers import Dp2Settings, DpSgd, Optimizer
+from core.contracts.optimizers import Dp2Settings, DpSgd, DpZo, Optimizer
 from core.contracts.queries import Bins, Contingency, Filters, Queries
 from core.contracts.runtime import Runtime
 from core.contracts.sampling import CorrelatedNoise, Cyclic, FullBatch, Length, Poisson, Sampling
@@ -616,6 +616,8 @@ class JobSpec(Document):
             raise ValueError(
                 "a study divides its total by steps: use no `noise`, `cyclic` sampling or `largest_batch` with `hpo`"
             )
+        if isinstance(self.optimizer, DpZo):
+            self._slopes_are_priced()
         if self.noise is None:
             return self
         if self.privacy is None:
@@ -628,3 +630,18 @@ class JobSpec(Document):
         if delayed is not None or self.norm_adapts:
             raise ValueError("correlated `noise` needs one clipping norm and one query for all steps")
         return self
+
+    def _slopes_are_priced(self) -> None:
+        """Refuses what a step has no meaning or no price for if it sums one slope of each record."""
+        clip = self.clipping or Clipping()
+        unfit = {
+            "`clipping` is `flat` or `automatic`": clip.kind not in ("flat", "automatic"),
+            "`clipping.engine` stays out, as no gradient is clipped": clip.engine == "opacus",
+            "correlated `noise` stays out, as each step's is along another direction": self.noise is not None,
+            "`augmentation` stays out": self.augmentation is not None,
+            "`audit` stays out, as canaries are added to gradients": self.audit is not None,
+            "`runtime.shard` stays out, as nothing is kept": self.runtime.shard != "none",
+        }
+        why = next((name for name, there in unfit.items() if there), None)
+        if why is not None:
+            raise ValueError(f"`dp_zo` sums one slope of each record: {why}")

@@ -205,6 +205,21 @@ class DpAdamWosm(OptimizerSettings):
         return 1
 
 
+class DpZo(OptimizerSettings):
+    """θ ← θ − η s̃ z_t, with s̃ the noised mean of clip_C((loss(θ + φ z_t) − loss(θ − φ z_t)) / 2φ) over the records.
+
+    One public direction z_t of random signs a step, from `direction_seed`; φ = `phi`. No gradients: two forward passes.
+    """
+
+    kind: Literal["dp_zo"] = "dp_zo"
+    phi: Annotated[float, Field(strict=True, ge=1e-5, le=1.0)] = 1e-3
+    direction_seed: Annotated[int, Field(strict=True, ge=0, lt=2**53)] = 0
+
+    def kept(self) -> int:
+        """See OptimizerSettings.kept: nothing."""
+        return 0
+
+
 class DpRmsProp(OptimizerSettings):
     """v ← β v + (1−β) g̃², θ ← θ − η g̃ / (√v + ε)."""
 
@@ -380,6 +395,7 @@ Optimizer = (
     | DpAdam
     | DpAdamBc
     | DpAdamWosm
+    | DpZo
     | DpRmsProp
     | DpAdaGrad
     | Dp2RmsProp

@@ -17,7 +17,7 @@ from core.contracts.base import Document, is_none
 from core.contracts.dataset_spec import Features, Interactions
 from core.contracts.job_spec import CnnModel, JobSpec, LinearModel, MatrixFactorizationModel, MlpModel
 from core.contracts.model_settings import RecordSizes
-from core.contracts.optimizers import PublicSideSettings
+from core.contracts.optimizers import DpZo, PublicSideSettings
 from core.contracts.sampling import Cyclic, Poisson
 from core.contracts.slots import PartSlots
 from core.contracts.table import TableFeatures
@@ -210,6 +210,8 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     # A record's views are rows of their own, and positions of one record.
     held = (spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES) * spec.views
     passes, positions = pass_type(spec, sizes), spec.model.positions() * spec.views
+    if isinstance(spec.optimizer, DpZo):  # a record adds one number
+        positions = 1
     budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
     if spec.runtime.device == "cuda":
         budget = GPU_PASS_BYTES
@@ -277,9 +279,10 @@ def pass_type(spec: JobSpec, sizes: PublicSizes) -> PassType:
 def _sums_in_float32(spec: JobSpec, passes: PassType) -> bool:
     """Returns True if sums over rows are in float32, by groups: in float32 passes of a linear model of one view, or of
     a private network that our own engine clips (elsewhere they save nothing, decision 19). Divided gradients are added
-    in float64: a job that always divides does not pay for the rounding of float32."""
+    in float64: a job that always divides does not pay for the rounding of float32. Nor does one that adds slopes."""
     model, own = spec.model, spec.clipping is None or spec.clipping.engine == "bookkeeping"
-    wide = isinstance(model, MatrixFactorizationModel) or (spec.privacy is not None and spec.optimizer.divides_always)
+    wide = isinstance(model, MatrixFactorizationModel) or isinstance(spec.optimizer, DpZo)
+    wide = wide or (spec.privacy is not None and spec.optimizer.divides_always)
     if wide or not own or passes != "float32":
         return False
     return spec.views == 1 if isinstance(model, LinearModel) else spec.privacy is not None

@@ -160,6 +160,19 @@ KINDS: tuple[Kind, ...] = (
         learning_rate=0.01,
         rows_per_pass=128,
     ),
+    # A step has one number for all records and coordinates, so weights are no mechanisms of their own.
+    Kind(
+        "network dp_zo",
+        {"kind": "dp_zo"},
+        layout="neighbours",
+        released="output",
+        model={"kind": "mlp", "hidden": [32], "activation": "relu"},
+        sample_rate=0.999,
+        steps=SAMPLED,
+        noise_multiplier=30.0,
+        learning_rate=0.001,
+        rows_per_pass=128,
+    ),
 )
 QUICK = ("dp_sgd", "dp_adam", "clip adaptive", "poisson", "users", "score loss", "network")
 

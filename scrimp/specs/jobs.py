@@ -30,6 +30,7 @@ from scrimp.specs.optimizers import (
     DpAdamWosm,
     DpRmsProp,
     DpSgd,
+    DpZo,
     PdaDpmd,
     ScaleThenPrivatize,
 )
@@ -407,6 +408,7 @@ class JobSpec(Spec):
         | DpAdam
         | DpAdamBc
         | DpAdamWosm
+        | DpZo
         | DpRmsProp
         | DpAdaGrad
         | Dp2RmsProp

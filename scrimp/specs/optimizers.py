@@ -219,6 +219,24 @@ class DpSgd(Spec):
     free_step: bool = False
 
 
+class DpZo(Spec):
+    """θ ← θ − η s̃ z_t, with s̃ the noised mean of clip_C((loss(θ + φ z_t) − loss(θ − φ z_t)) / 2φ) over the records.
+
+    One public direction z_t of random signs a step, from `direction_seed`; φ = `phi`. No gradients: two forward passes.
+    """
+
+    learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
+    weight_decay: Annotated[float, Field(ge=0.0, le=1000000.0)] = 0.0
+    decay: Literal["decoupled", "coupled"] = "decoupled"
+    schedule: Annotated[ConstantSchedule | WarmupLinearSchedule | CosineSchedule, Field(discriminator="kind")] = (
+        ConstantSchedule()
+    )
+    averaging: Annotated[TailAverage | MovingAverage, Field(discriminator="kind")] | None = None
+    kind: Literal["dp_zo"] = "dp_zo"
+    phi: Annotated[float, Field(ge=1e-05, le=1.0)] = 0.001
+    direction_seed: Annotated[int, Field(ge=0, lt=9007199254740992)] = 0
+
+
 class PdaDpmd(Spec):
     """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public), α_t = cos(π (t − 1) / (2K)), with K = `horizon`; null: T."""
 

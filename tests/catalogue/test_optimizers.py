@@ -24,6 +24,7 @@ DP2 = {
     "max_grad_norm_adaptive": 3.0,
     "delay": 5,
 }
+ZO = {"kind": "dp_zo", "learning_rate": 0.1}
 PUBLIC = {"privacy": None, "clipping": None}
 
 
@@ -59,6 +60,7 @@ def test_an_optimizer_that_is_post_processing_changes_no_price(api: Api, db: Dat
         {"kind": "dp_adam", "learning_rate": 0.1, "weight_decay": 0.1, "schedule": {"kind": "cosine"}},
         ADAMBC | {"weight_decay": 30.0, "decay": "coupled"},
         {"kind": "dp_adamwosm", "learning_rate": 0.1, "beta": 0.5},
+        {"kind": "dp_zo", "learning_rate": 0.1, "phi": 0.01},
         {"kind": "dp_rmsprop", "learning_rate": 0.1, "schedule": {"kind": "warmup_linear", "warmup": 0.2}},
         {"kind": "dp_adagrad", "learning_rate": 0.1},
         {"kind": "dp_adagrad", "learning_rate": 0.1, "averaging": {"kind": "tail"}},
@@ -96,6 +98,23 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"optimizer": ADAMBC | {"eps": 1e-8}}, "/optimizer/eps", "not permitted"),  # the code that ignored it helped none
     ({"optimizer": ADAMBC | {"eps_root": 0.0}}, "/optimizer/eps_root", "greater"),
     ({"optimizer": DP2 | {"delay": 1, "variant": "extra_query"}}, "/optimizer/delay", "at least 2"),
+    ({"optimizer": ZO | {"phi": 1e-9}}, "/optimizer/phi", "greater"),
+    ({"optimizer": ZO | {"phi": 10.0}}, "/optimizer/phi", "less"),
+    ({"optimizer": ZO, "clipping": {"kind": "per_layer"}}, "", "`flat` or `automatic`"),
+    ({"optimizer": ZO, "clipping": {"kind": "adaptive"}}, "", "`flat` or `automatic`"),
+    ({"optimizer": ZO, "clipping": {"engine": "opacus"}}, "", "no gradient is clipped"),
+    ({"optimizer": ZO, "runtime": {"processes": 2, "shard": "optimizer"}}, "", "nothing is kept"),
+    ({"optimizer": ZO, "audit": {"canaries": 100}}, "", "added to gradients"),
+    (
+        {
+            "optimizer": ZO,
+            "sampling": {"kind": "cyclic", "batches": 20},
+            "noise": {"kind": "correlated", "decay": 0.75},
+        },
+        "",
+        "another direction",
+    ),
+    ({"optimizer": {"kind": "dp_zo"}}, "/optimizer/learning_rate", "no rule for `auto`"),
     ({"optimizer": ADAMBC | {"schedule": {"kind": "step"}}}, "/optimizer/schedule", "expected tags"),
     ({"optimizer": ADAMBC | {"schedule": {"kind": "warmup_linear", "warmup": 1.0}}}, "/optimizer/schedule/warmup", "1"),
     (

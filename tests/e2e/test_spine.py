@@ -167,6 +167,28 @@ def test_poisson_under_the_rdp_filter(service: Service, tmp_path: Path) -> None:
     )
 
 
+@ON_SQLITE
+def test_a_job_without_gradients(service: Service, tmp_path: Path) -> None:
+    """DP-ZO: quoted and charged as `dp_sgd`, and its certificate's numbers are found again."""
+    dataset = register(service, "slopes", tmp_path)
+    asked = job_of(dataset, optimizer={"kind": "dp_zo", "phi": 1e-3, "learning_rate": 0.1}, length={"steps": 200})
+    plain = job_of(dataset, length={"steps": 200})
+    with service.client() as client:
+        quotes = [client.quote(each) for each in (asked, plain)]
+    assert quotes[0].charge == quotes[1].charge and quotes[0].noise_multiplier == quotes[1].noise_multiplier
+    job = finished(service, submit(service, asked))
+    assert job["status"] == "succeeded", job
+    assert (
+        service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]["spent"] == job["quote"]["charge"]["train"]
+    )
+    document = until(lambda: _certificate(service, job["id"]))
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(document))
+    line = [sys.executable, str(SCRIPT), str(path), "--public-key", document["public_key"]]
+    recomputed = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert recomputed.returncode == 0, recomputed.stdout + recomputed.stderr
+
+
 MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "correlated": (
         "gdp",

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.bound.worst import Case, worst_score, worst_sum
+from tests.bound.worst import MOST, C, Case, drawn, largest_change, worst_score, worst_sum
 from tests.hf.test_norms import LENGTH, model
+from worker.clipping.totals import Grid
+from worker.clipping.zeroth_order import Slope, ZerothOrder
+from worker.noise.directions import Directions
 
 TRIED = [
     ("gpt2", "full"),
@@ -31,6 +34,15 @@ def test_one_text_changes_a_clipped_sum_by_at_most_c(models_root: Path, path: st
     """All kinds and tunings: `python -m tests.bound.nightly`."""
     case = case_of(models_root, path, tuning)
     assert LEAST < worst_sum(case) <= case.slack
+
+
+@pytest.mark.parametrize(("path", "tuning"), [("gpt2", "lora"), ("roberta", "head"), ("llama", "full")])
+def test_one_text_changes_a_sum_of_slopes_by_at_most_c(models_root: Path, path: str, tuning: str) -> None:
+    """DP-ZO moves the trained numbers alone: a LoRA's base stays as it is."""
+    case = case_of(models_root, path, tuning)
+    parameters, everyone = drawn(case)
+    engine = ZerothOrder(case.model, Slope(1e-3, "flat", C), Directions(3), Grid(MOST + 1, case.model.rows_per_pass))
+    assert LEAST < largest_change(case, engine, parameters, everyone) <= 1.0 + 1e-9
 
 
 def test_in_bfloat16(models_root: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from core.privacy.mechanism import DelayedMechanism
 from worker.models.base import Parameters
+from worker.noise.directions import ALONG
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.ada_dps import AdaDps
 from worker.optimizers.averaging import Moving, Tail, averaged
@@ -21,6 +22,7 @@ from worker.optimizers.dp_adambc import DpAdamBc
 from worker.optimizers.dp_adamwosm import DpAdamWosm
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
+from worker.optimizers.dp_zo import DpZo
 from worker.optimizers.pda_dpmd import PdaDpmd
 from worker.optimizers.scale_then_privatize import ScaleThenPrivatize
 from worker.optimizers.schedules import WarmupLinear
@@ -52,6 +54,10 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "dp_adamwosm": lambda: DpAdamWosm(Descent(0.1)),
     "dp_adamwosm decays": lambda: DpAdamWosm(Descent(0.1, weight_decay=0.1), beta=0.5, eps=1e-3),
     "dp_adamwosm coupled": lambda: DpAdamWosm(Descent(0.1, weight_decay=0.1, coupled=True)),
+    "dp_zo": lambda: DpZo(Descent(0.3), 3),
+    "dp_zo decays": lambda: DpZo(Descent(0.3, weight_decay=0.1), 3),
+    "dp_zo coupled": lambda: DpZo(Descent(0.3, weight_decay=0.1, coupled=True), 3),
+    "dp_zo moving average": lambda: averaged(DpZo(Descent(0.3), 3), Moving(0.9)),
     "dp_rmsprop": lambda: DpRmsProp(Descent(0.1)),
     "dp_rmsprop decays": lambda: DpRmsProp(Descent(0.1, weight_decay=0.1), beta=0.5, eps=0.1),
     "dp_adagrad": lambda: DpAdaGrad(Descent(0.1)),
@@ -95,10 +101,14 @@ def parameters() -> Parameters:
 
 
 def gradients(steps: int) -> list[NoisedGradient]:
+    """Of each step a gradient, and beside it a slope for who moves along one direction."""
     generator = torch.Generator().manual_seed(2)
     return [
-        NoisedGradient({k: torch.randn(v.shape, generator=generator, dtype=v.dtype) for k, v in parameters().items()})
-        for _ in range(steps)
+        NoisedGradient(
+            {k: torch.randn(v.shape, generator=generator, dtype=v.dtype) for k, v in parameters().items()}
+            | {ALONG: torch.tensor([0.5 - step], dtype=torch.float64)}
+        )
+        for step in range(steps)
     ]
 
 

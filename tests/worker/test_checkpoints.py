@@ -122,6 +122,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "DP-SGD, momentum, free step": {"kind": "dp_sgd", "learning_rate": 0.1, "momentum": 0.9, "free_step": True},
     "DP-AdamBC": {"kind": "dp_adambc", "learning_rate": 0.1},
     "DPAdamWOSM": {"kind": "dp_adamwosm", "learning_rate": 0.1},
+    "DP-ZO": {"kind": "dp_zo", "learning_rate": 0.1},
     "DP-RMSProp": {"kind": "dp_rmsprop", "learning_rate": 0.1},
     "DP-AdaGrad": {"kind": "dp_adagrad", "learning_rate": 0.1},
     "DP2-Yogi, extra query": dp2("dp2_yogi", variant="extra_query"),

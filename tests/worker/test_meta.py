@@ -25,11 +25,13 @@ from tests.worker.support import key
 from worker.clipping.build import unclipped_engine
 from worker.clipping.engine import Clip, CountingEngine
 from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.zeroth_order import Slope, ZerothOrder
 from worker.data.placed import passes_on, placed
 from worker.data.slots import Slotted
 from worker.models.base import Model, Parameters
 from worker.models.linear import Linear
 from worker.models.modules import ModuleModel
+from worker.noise.directions import ALONG, Directions
 from worker.noise.order import RandomOrder
 from worker.optimizers.base import Observing, Preconditioned, StepInfo
 from worker.optimizers.pieces import flattened
@@ -123,6 +125,14 @@ def test_clipped_sums(name: str, kind: str) -> None:
         total, count = engine.private_sum_and_count(parameters, records)
         shapes(total, parameters)
         assert count.device == META and count.shape == (1,)
+
+
+@pytest.mark.parametrize("name", but([each for each in DENSE if not EVERY[each].divided], BY_DAY.__contains__))
+def test_sums_of_slopes(name: str) -> None:
+    model = on(EVERY[name])
+    parameters, records = drawn(model)
+    engine = ZerothOrder(model, Slope(1e-3, "flat", 0.5, EVERY[name].per_unit), Directions(1))
+    shapes(engine.private_sum(parameters, records), {ALONG: torch.zeros(1)})
 
 
 @pytest.mark.parametrize("features", [33, 784])

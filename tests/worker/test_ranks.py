@@ -36,6 +36,7 @@ POISSON = {"kind": "poisson", "expected_batch_size": 120}
 CYCLIC = {"kind": "cyclic", "batches": 4}
 MLP = {"kind": "mlp", "hidden": [4], "dropout": 0.25}
 ADAM = {"kind": "dp_adam", "learning_rate": 0.1}
+ZO = {"kind": "dp_zo", "learning_rate": 0.1}
 OPACUS = {"kind": "flat", "max_grad_norm": 0.5, "engine": "opacus"}
 SIZES = (1, 2, 3, 4)
 JOBS: dict[str, dict[str, Any]] = {
@@ -49,6 +50,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "Opacus": {"sampling": POISSON, "model": MLP, "clipping": OPACUS},
     "correlated noise": {"sampling": CYCLIC, "noise": {"kind": "correlated", "decay": 0.5}},
     "a largest batch": {"sampling": POISSON | {"largest_batch": 130}, "model": MLP},
+    "DP-ZO, network with dropout": {"sampling": POISSON, "model": MLP, "optimizer": ZO},
     "few records": {"sampling": POISSON | {"expected_batch_size": 3}},
 }
 

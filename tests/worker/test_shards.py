@@ -248,10 +248,12 @@ def of_three_numbers(tensors: dict[str, Tensor]) -> Any:
     return {"bias": tensors["bias"].clone()}
 
 
+# A direction's signs go by the place among all numbers; admission refuses `shard` for it (tests/catalogue).
+SHARDED = [name for name in OPTIMIZERS if not name.startswith("dp_zo")]
 FEW = ["dp_adambc", "dp_sgd tail average momentum", "dp2_rmsprop extra_query", "pda_dpmd"]
 
 
-@pytest.mark.parametrize(("name", "size"), [(name, 3) for name in OPTIMIZERS] + [(name, 5) for name in FEW])
+@pytest.mark.parametrize(("name", "size"), [(name, 3) for name in SHARDED] + [(name, 5) for name in FEW])
 def test_every_optimizer_is_elementwise(name: str, size: int) -> None:
     """Three ranks have the parameters, divisors and finished model of one; so a new optimizer that mixes numbers, such
     as one that normalizes by a layer, is found here. Five ranks share three numbers: two own nothing."""

@@ -12,6 +12,7 @@ from core.errors import PrivacyError
 
 KEY_BYTES = 32
 Purpose = Literal["noise", "sampler", "release", "init", "dropout", "order", "views"]  # an attempt has these keys
+PublicPurpose = Literal["directions"]  # no secret key has it
 SupervisorPurpose = Literal["checkpoint"]  # and its supervisor alone this one
 PURPOSES = (*get_args(Purpose), *get_args(SupervisorPurpose))
 
@@ -46,8 +47,8 @@ def derive_key(secret: bytes, key_id: str, salt: bytes, purpose: str) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
 
 
-def public_key_of_seed(seed: int, purpose: Purpose) -> bytes:
-    """A key that everyone can compute, for repeatable runs on PUBLIC data only. It protects nothing.
+def public_key_of_seed(seed: int, purpose: Purpose | PublicPurpose) -> bytes:
+    """A key that everyone can compute, for repeatable runs on PUBLIC data and for directions. It protects nothing.
 
     Args:
         seed: 0 ≤ seed < 2⁶³.

@@ -18,6 +18,7 @@ from worker.optimizers.dp_adambc import DpAdamBc
 from worker.optimizers.dp_adamwosm import DpAdamWosm
 from worker.optimizers.dp_rmsprop import DpRmsProp
 from worker.optimizers.dp_sgd import DpSgd
+from worker.optimizers.dp_zo import DpZo
 from worker.optimizers.pda_dpmd import PdaDpmd
 from worker.optimizers.scale_then_privatize import ScaleThenPrivatize
 from worker.optimizers.schedules import CONSTANT, Cosine, Schedule, WarmupLinear
@@ -41,6 +42,8 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
             made = DpAdamBc(descent, spec.betas, spec.eps_root)
         case specs.DpAdamWosm():
             made = DpAdamWosm(descent, spec.beta, spec.eps)
+        case specs.DpZo():
+            made = DpZo(descent, spec.direction_seed)
         case specs.DpRmsProp():
             made = DpRmsProp(descent, spec.beta, spec.eps)
         case specs.DpAdaGrad():

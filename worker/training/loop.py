@@ -153,7 +153,7 @@ class Training:
     def _step(self, step: int, at: Position) -> Position:
         randomness, plan = self._randomness, self._plan
         randomness.gradients.prepare(
-            at.parameters, step, shards=self._shards
+            plan.summed(at.parameters), step, shards=self._shards
         )  # another thread makes its noise meanwhile
         batch, canaries = self._batches.sample(step, randomness)
         at = self._observed(step, at)

@@ -20,7 +20,7 @@ from core.contracts.extractor import Words
 from core.contracts.job_spec import JobSpec, LinearModel
 from core.contracts.memory import in_memory, record_bytes
 from core.contracts.metrics import ClipRatios
-from core.contracts.optimizers import PublicSideSettings
+from core.contracts.optimizers import DpZo, PublicSideSettings
 from core.contracts.sampling import Cyclic
 from core.contracts.slots import PartSlots, Slots
 from core.contracts.table import TableFeatures
@@ -36,6 +36,7 @@ from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import CountingEngine, GradientEngine
 from worker.clipping.totals import Floats, Grid
+from worker.clipping.zeroth_order import Slope, ZerothOrder
 from worker.data.placed import CPU, placed, resident
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
@@ -47,6 +48,7 @@ from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
 from worker.models.networks import Network
 from worker.models.views import Views
+from worker.noise.directions import ALONG, Directions
 from worker.noise.gaussian import CorrelatedRelease, CountRelease, GaussianRelease, GradientRelease, PublicRelease
 from worker.noise.keys import Purpose, public_key_of_seed
 from worker.noise.order import TRAIN, RandomOrder
@@ -277,6 +279,12 @@ class Plan:
             return None
         return end if left < size + MIN_POISSON_BLOCK_STEPS else first + size - 1
 
+    def summed(self, parameters: Parameters) -> Parameters:
+        """What a step's sum has, in names, shapes and device: a gradient's numbers, or one slope."""
+        if not isinstance(self.engine, ZerothOrder):
+            return parameters
+        return {ALONG: torch.zeros(1, dtype=torch.float64, device=self.device)}
+
     def side(self, public: Records) -> PublicSide:
         """Side information from public records."""
         engine = unclipped_engine(self.model)
@@ -382,7 +390,7 @@ class Plan:
         return self._key(keys, "init")
 
     def begin_passes(self, keys: Keys, step: int) -> None:
-        """Call before a step's passes: sets the masks of its dropout layers, and the views of its records."""
+        """Call before a step's passes: sets its direction, its dropout masks and the views of its records."""
         self._begin(self._key(keys, "dropout"), self._key(keys, "views"), step)
 
     def begin_public_passes(self, step: int) -> None:
@@ -399,6 +407,8 @@ class Plan:
             masks.begin(of_masks, step)
         if self.views is not None:
             self.views.begin(of_views, step)
+        if isinstance(self.engine, ZerothOrder):
+            self.engine.begin(step)
 
     def _key(self, keys: Keys, purpose: Purpose) -> bytes:
         if self.spec.seed is not None:  # of a repeatable run on public data
@@ -469,7 +479,9 @@ def _engine(
     job: JobDescription, model: Model, numerics: Numerics, ranks: Ranks, views: Views | None, most: int
 ) -> tuple[Numerics, GradientEngine]:
     """The numerics, with the slack of integer totals, and the engine that adds passes so. `most`: rows of one sum."""
-    sharded = _is_sharded(job.spec, ranks)
+    sharded, optimizer = _is_sharded(job.spec, ranks), job.spec.optimizer
+    if isinstance(optimizer, DpZo):
+        return _zeroth_order(job, model, numerics, optimizer, (ranks, most))
     if job.mechanism is None:
         return numerics, unclipped_engine(model, numerics.sums, Floats(ranks, sharded), views)
     training = job.mechanism.training
@@ -486,6 +498,21 @@ def _engine(
     if training.adaptive is not None and not isinstance(engine, CountingEngine):
         raise PrivacyError("this model's engine cannot count: its clipping norm cannot adapt")
     return numerics, engine
+
+
+def _zeroth_order(
+    job: JobDescription, model: Model, numerics: Numerics, asked: DpZo, over: tuple[Ranks, int]
+) -> tuple[Numerics, GradientEngine]:
+    """The same for slopes. `over`: the ranks, and the most rows of one sum."""
+    (ranks, most), directions = over, Directions(asked.direction_seed)
+    if job.mechanism is None:
+        return numerics, ZerothOrder(model, Slope(asked.phi), directions, Floats(ranks))
+    training = job.mechanism.training
+    if training.clipping not in ("flat", "automatic") or training.noise is not None:
+        raise PrivacyError("slopes are clipped to one norm, and each step has its own noise")
+    slope = Slope(asked.phi, training.clipping, training.max_grad_norm, training.terms_per_unit)
+    numerics = numerics.of_numbers(1, most, training.terms_per_unit)
+    return numerics, ZerothOrder(model, slope, directions, Grid(most, numerics.rows_per_pass, ranks))
 
 
 def _weighted(model: Model, spec: JobSpec) -> Model:
@@ -506,7 +533,8 @@ def _clip_ratios(model: Model, job: JobDescription, optimizer: Optimizer) -> Cli
     is_flat = spec.clipping is None or spec.clipping.kind in ("flat", "per_layer")  # a linear model is one layer
     if not isinstance(model, Linear) or not isinstance(features, TableFeatures) or not (reads_cells and is_flat):
         return None
-    if job.mechanism is None or model.outputs != CLASSES or isinstance(optimizer, Preconditioned):
+    unclipped = isinstance(optimizer, Preconditioned) or isinstance(spec.optimizer, DpZo)  # no gradient of its own
+    if job.mechanism is None or model.outputs != CLASSES or unclipped:
         return None
     if not features.is_bounded:
         return None

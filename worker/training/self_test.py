@@ -30,6 +30,7 @@ from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import UnfitLayerError
+from worker.clipping.zeroth_order import ZerothOrder
 from worker.data.placed import passes_on, placed
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
@@ -73,12 +74,14 @@ def require_exact(plan: Plan) -> None:
     Raises:
         UnfitLayerError: a record's gradient is not autograd's, or depends on other records, or a pass reads a number.
     """
-    if isinstance(plan.model, HfTuning) and isinstance(plan.engine, Bookkeeping):
+    if isinstance(plan.model, HfTuning) and isinstance(plan.engine, Bookkeeping | ZerothOrder):
         generator = torch.Generator().manual_seed(1)
         parameters = placed(random_parameters(plan.model, generator, gain=1.0), plan.device)
         examples = random_records(plan.model, EXAMPLES, generator)
         (each,) = passes_on(META, examples, EXAMPLES, plan.model.dtype)
         require_static(plan.model.shapes_alone(), plan.model.record_losses, each.records)
+        if isinstance(plan.engine, ZerothOrder):  # takes no gradient
+            return
         try:
             plan.engine.examine(examples, parameters)
         except UnfitLayerError:
