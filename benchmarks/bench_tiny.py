@@ -15,8 +15,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.serve_idle import SETTLE_S, process_name
 from scrimp.client import Client
 from tests.e2e.conftest import Service, job_of
