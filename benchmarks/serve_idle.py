@@ -24,6 +24,7 @@ NAMES = {
     "scrimp_server.api": "API",
     "app.lifecycle.relay": "relay",
     "worker.celery_app": "worker",
+    "worker.attempt.fork_server": "fork server",
     "pricing_server": "pricing",
     "serve": "supervisor",
 }
@@ -80,7 +81,7 @@ def idle(home: Path, seconds: float) -> list[Idle]:
         time.sleep(seconds)
         return [
             Idle(
-                _name(each),
+                process_name(each),
                 100 * (sum(each.cpu_times()[:2]) - cpu) / seconds,
                 each.memory_full_info().pss / 2**20,
                 (each.num_ctx_switches().voluntary - switches) / seconds,
@@ -89,6 +90,7 @@ def idle(home: Path, seconds: float) -> list[Idle]:
         ]
 
 
-def _name(process: psutil.Process) -> str:
+def process_name(process: psutil.Process) -> str:
+    """What the report calls it."""
     line = " ".join(process.cmdline())
     return next((name for part, name in NAMES.items() if part in line), line[-40:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,21 @@ from core.contracts.job_spec import Model as Requested
 from worker.models.base import Model, Parameters
 from worker.models.dropout import Masks
 from worker.models.initial import keyed_normals
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def allocated(module: M, device: torch.device | str) -> M:
+    """The module, whose parameters are shapes alone, with uninitialized memory.
+
+    As `to_empty`, which asks torch's decompositions for the strides: in each attempt's process that loads sympy, 430
+    modules in half a second. Parameters are contiguous.
+    """
+    for layer in module.modules():
+        for name, shape in list(layer.named_parameters(recurse=False)):
+            numbers = torch.empty(shape.shape, dtype=shape.dtype, device=device)
+            setattr(layer, name, nn.Parameter(numbers, shape.requires_grad))
+    return module
 
 
 class ModuleModel(Model):

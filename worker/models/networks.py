@@ -17,7 +17,7 @@ from worker.models.activations import Tanh
 from worker.models.base import Parameters
 from worker.models.dropout import Dropout, Masks
 from worker.models.graphs import TwoHops
-from worker.models.modules import ModuleModel
+from worker.models.modules import ModuleModel, allocated
 from worker.models.pooling import AvgPool2x2, MaxPool2x2
 from worker.models.residual import wide_residual
 
@@ -46,7 +46,7 @@ class Network(ModuleModel):
     def module(self) -> nn.Module:
         """Its input is (n, d)."""
         layers = self._layers()
-        return nn.Sequential(*layers).to(self.dtype).to_empty(device=self.device)
+        return allocated(nn.Sequential(*layers).to(self.dtype), self.device)
 
     @property
     def gain(self) -> float:  # type: ignore[override]

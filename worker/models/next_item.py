@@ -16,7 +16,7 @@ from worker.data.placed import passes_on
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
-from worker.models.modules import ModuleModel
+from worker.models.modules import ModuleModel, allocated
 from worker.models.re_attention import Errors
 from worker.models.recommenders import Recommender, TransformerRec, at_place, last_place
 from worker.models.recurrent import GruLayer, LstmLayer, RecurrentRec
@@ -60,7 +60,7 @@ class NextItem(ModuleModel):
         return {"errors.items": known.items, "errors.blocks": torch.tensor([known.blocks])} if known else {}
 
     def module(self) -> Recommender:
-        made = self._on_meta().to_empty(device=self.device)
+        made = allocated(self._on_meta(), self.device)
         made.tie()
         return made
 

@@ -48,7 +48,7 @@ class Recommender(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Shares the embedding matrix if it is tied. Call again after `to_empty`, which splits it."""
+        """Shares the embedding matrix if it is tied. Call again after `allocated`, which splits it."""
         if self._tied:
             self.output.weight = cast(nn.Parameter, self.embedding.weight)
 
