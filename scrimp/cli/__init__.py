@@ -11,6 +11,7 @@ import sys
 import typer
 
 from scrimp.cli import (
+    attack,
     audit,
     audit_bundle,
     blocks,
@@ -66,6 +67,7 @@ app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of 
 egress.register_egress(app)
 egress.register_verify(app)
 egress.register_dpia(app)
+attack.register(app)
 app.add_typer(egress.app, name="approvals", help="What two persons must agree to: larger caps, egresses.")
 app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")
 app.add_typer(witness.app, name="witness", help="An append-only witness of ledgers' checkpoints, for another machine.")

@@ -1,0 +1,80 @@
+"""`scrimp attack-report` on three kinds of models that the real service trained, and let out.
+
+SACRO-ML's answers are those of a real run on such models (docs/reports/attack-reports.md): it is not installed here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import Service, job_of, seed_of
+from tests.e2e.test_egress import Commands, offline
+from tests.e2e.test_spine import finished, submit
+from tests.egress.sacroml import recorded
+
+MODELS: dict[str, dict[str, Any]] = {
+    "linear": {"kind": "linear"},
+    "gam": {"kind": "gam", "bins": 4},
+    "mlp": {"kind": "mlp", "hidden": [16]},
+}
+RISKS = {"a": 0.2, "b": 0.4, "c": 0.6, "d": 0.8}
+ROWS = 1000
+STAYS: dict[str, Any] = {
+    "name": "attacked",
+    "format": "csv",
+    "task": {"kind": "classification", "label": "back", "classes": ["no", "yes"]},
+    "features": {
+        "kind": "table",
+        "columns": [
+            {"kind": "category", "name": "ward", "values": list(RISKS)},
+            {"kind": "number", "name": "age", "range": [0, 100]},
+        ],
+    },
+    "privacy": {
+        "sensitivity": "private",
+        "unit": "example",
+        "records": ROWS,
+        "cap": {"epsilon": 30.0, "delta": 1e-5},
+    },
+}
+
+
+def write_stays(path: Path) -> Path:
+    draw = np.random.default_rng(seed_of(path.stem))
+    wards, ages = draw.choice(list(RISKS), ROWS), draw.integers(0, 100, ROWS)
+    back = draw.random(ROWS) < np.array([RISKS[ward] for ward in wards])
+    rows = zip(wards, ages, np.where(back, "yes", "no"), strict=True)
+    path.write_text("ward,age,back\n" + "".join(f"{ward},{age},{yes}\n" for ward, age, yes in rows))
+    return path
+
+
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+def test_three_kinds_from_the_job_to_the_report(service: Service, tmp_path: Path) -> None:
+    train, other = write_stays(tmp_path / "train.csv"), write_stays(tmp_path / "other.csv")
+    scrimp = Commands(service, (service.home / "admin.key").read_text().strip())
+    with service.client() as client:
+        dataset = client.create_dataset(STAYS, train).id
+    key = service.get("/v1/signing-keys")["items"][0]["public_key"]
+    jobs = {kind: submit(service, job_of(dataset, model=model, evaluation=None)) for kind, model in MODELS.items()}
+    for kind, job in jobs.items():
+        assert finished(service, job)["status"] == "succeeded"
+        with service.client() as client:
+            client.certificate(job)
+        folder, to = tmp_path / kind, tmp_path / f"{kind}-attack"
+        scrimp.fetched(job, folder)
+        words = ("--train", str(train), "--holdout", str(other), "--to", str(to), "--public-key", key)
+        done = offline("attack-report", str(folder), *words, "--python", str(recorded(tmp_path, kind)))
+        assert done.exit_code == 0, done.output
+        report = json.loads((to / "report.json").read_text())
+        assert (report["job"], report["model"], report["signer_checked"]) == (
+            job,
+            "mlp" if kind == "mlp" else "linear",
+            True,
+        )
+        assert report["rows"] == {"train": ROWS, "holdout": ROWS} and not report["above"]
+        assert offline("verify-egress", str(folder), "--public-key", key).exit_code == 0, "the folder is as it was"
