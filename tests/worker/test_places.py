@@ -157,16 +157,17 @@ def places_are_fresh(of: Sum) -> None:
 
 
 def every_pass_runs(of: Sum) -> None:
-    """As many operations for one record as for all: no pass and no row is left out."""
-    counts = set()
-    for count in (1, 80, 200):
+    """As many operations for one record as for all: no pass and no row is left out. (The first step of a process also
+    makes constants of public numbers, which are kept.)"""
+    counts = list[int]()
+    for count in (1, 1, 80, 200):
         loop = of.loop(count)
         batch = of.rows(loop, 1)
         loop._initial()
         with _Operations() as operations:
             of.add(loop, batch)
-        counts.add(operations.count)
-    assert len(counts) == 1 and counts.pop() > len(batch) // P
+        counts.append(operations.count)
+    assert len({*counts[1:]}) == 1 and counts[1] > len(batch) // P
 
 
 def empty_rows_count_for_nobody(of: Sum) -> None:
