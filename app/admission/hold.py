@@ -76,6 +76,9 @@ def submit(admission: Admission, caller: Caller, spec: JobSpec, idempotency_key:
     try:
         return hold(admission, resolved, priced, idempotency_key)
     except BudgetError as refusal:
+        again = resolve_once(admission.db, Request.of(caller, spec, admission.limits), idempotency_key)
+        if isinstance(again, str) or again.facts.reads != resolved.facts.reads:  # its ledger moved meanwhile
+            return submit(admission, caller, spec, idempotency_key)
         explain(refusal, admission.db, pricing, resolved, priced)
         raise
 
