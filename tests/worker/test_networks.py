@@ -309,7 +309,7 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before} - {
 
 
 def test_a_module_is_made_without_loading_libraries_in_each_attempt() -> None:
-    """The fork server has loaded what attempts need: sympy took half a second of each one's processor time."""
+    """The fork server has loaded what attempts need: sympy took 0.4 s of each one's processor time."""
     line = [sys.executable, "-c", MODULES]
     done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == 0 and not done.stdout.split(), done.stdout + done.stderr
