@@ -410,6 +410,7 @@ function togetherHold(sums) {
   const byId = new Map(sums.map((each) => [each.id, each]));
   const [moved, stay] = [sums.filter(({ movedTo }) => byId.has(movedTo)), sums.filter(({ movedTo }) => !byId.has(movedTo))];
   for (const each of moved) moveHolds(each, byId.get(each.movedTo));
+  need(stay.every(({ whole, movedTo }) => whole == null || movedTo == null || movedTo === "retired"), "a ledger moved to one that is not stated: what was spent since is missing");
   need(new Set(stay.map(({ terms }) => terms)).size === 1, "the ledgers have different filters, orders or δ: they are not of one data set");
   const within = ({ delta, whole }) => (delta + stay[0].delta) * (1 - 1e-9) <= (whole ?? 0);
   need(moved.every(within), "the δ's of two filters are more than the cap's: they are not of one data set");
@@ -517,6 +518,7 @@ function statementFaults(text, service) {
   const distinct = (name) => new Set(ledgers.map((each) => each[name])).size === ledgers.length;
   need(distinct("id") && distinct("label"), "a block is stated twice");
   togetherHold(sums);
+  need((document.version === 4) === sums.some(({ whole }) => whole != null), "version 4 is of a data set with two filters, and of no other");
   const [otherwise] = termsFaults(document, keyOf(service.raw));
   need(otherwise === undefined, otherwise);
   return { dataset: document.dataset.id, ledgers };

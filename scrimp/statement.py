@@ -40,6 +40,7 @@ TERMS = (
     "https://scrimp.example.org/dataset-terms/v1",
 )
 PER_UNIT = {"gdp": 1e-12, "rdp": 1e-9}
+RETIRED = "retired"  # in place of a ledger that an account moved to: it moved to none
 ROUNDING = 1e-9  # relative: printed figures are never below the exact ones
 WORTH = 1e-6  # relative: how far a budget's ε may exceed its cap's by rounding
 
@@ -220,6 +221,8 @@ def _check_together(dataset: str, ledgers: list[Stated]) -> None:
     for each in ledgers:
         if each.moved_to in by_id:
             _check_moved(each, by_id[each.moved_to])
+        elif each.whole_delta is not None and each.moved_to not in (None, RETIRED):
+            raise NotProven("a ledger moved to one that is not stated: what was spent since is missing")
     stay = [each for each in ledgers if each.moved_to not in by_id]
     if len({(each.filter, each.order, each.cap_delta, each.whole_delta) for each in stay}) > 1:
         raise NotProven("the ledgers have different filters, orders or δ: they are not of one data set")

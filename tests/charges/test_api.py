@@ -269,7 +269,7 @@ def test_a_hold_that_is_not_recorded_is_not_answered(
     assert recorded is not None and recorded.train.held == made.json()["train"]
 
 
-def full(_heads: Heads, _head: Any, _known: Any) -> None:
+def full(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
 

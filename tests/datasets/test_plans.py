@@ -304,9 +304,13 @@ def test_both_verifiers_read_what_moved(api: Api, tmp_path: Path) -> None:
     spend(api, first, ZCDP, "two")
     document = statement(api, first)
     assert by_both(document, tmp_path / "moved") == ("", "")
-    for name, hidden in (("second", document["ledgers"][:1]), ("first", document["ledgers"][1:])):
-        for text in by_both(document | {"ledgers": hidden}, tmp_path / name):
-            assert "the ledgers are not those of the terms" in text or "not the data set's own" in text
+    for shown, why in ((slice(0, 1), "moved to one that is not stated"), (slice(1, 2), "not the data set's own")):
+        for text in by_both(document | {"ledgers": document["ledgers"][shown]}, tmp_path / "hidden"):
+            assert why in text
+    earlier = document | {"version": 3}
+    assert all("version 4 is of a data set with two filters" in text for text in by_both(earlier, tmp_path / "earlier"))
+    with pytest.raises(NotProven, match="moved to one that is not stated"):
+        reader._check_together(first, list(proven(document).ledgers[:1]))
     carry_less(document["ledgers"][1])
     signed_anew(document["ledgers"][1])
     for text in by_both(document, tmp_path / "less"):
