@@ -214,7 +214,7 @@ def _require_own(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     own = {id(each): name for name, each in _parameters(model).items()}
     if any(id(each) not in own for each in moved if each.requires_grad):
         raise MisusedError("the optimizer moves parameters that are not the model's, or not trained")
-    missing = own.keys() - {id(each) for each in moved}
-    if missing:
-        name = own[next(iter(missing))]
+    there = {id(each) for each in moved}
+    name = next((name for each, name in own.items() if each not in there), None)
+    if name is not None:
         raise MisusedError(f"the optimizer does not move {name}: set requires_grad=False, or add it")

@@ -77,4 +77,4 @@ def test_a_list_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_statistics_know_the_width_of_what_is_stored() -> None:
-    assert width_of(DatasetSpec.model_validate(document()).features, 2) == 2 + 2 * 3
+    assert width_of(DatasetSpec.model_validate(document()).features) == 2 + 2 * 3
