@@ -192,14 +192,16 @@ def lacks_hold(session: Session, job: Job) -> bool:
 
 def _spend(session: Session, job: Job, charge: Units) -> None:
     """Charges a job without a hold, as far as the budget goes. Its holds named the blocks that it reads, so every block
-    pays, on its ledger with the unit of the job's price."""
+    pays, on its ledger with the unit of the job's price, or on the one that this ledger moved to."""
     dataset, unit = session.get_one(Dataset, job.dataset_id), Quoted.of(job.quote).charge.unit
     for each in blocks.family_of(session, dataset.parent_id or dataset.id):
         account = accounts.account_of(session, each)
-        if filter_of(account.filter, account.order).unit != unit:
-            continue
+        own, priced = filter_of(account.filter, account.order), filter_of("gdp", None)
+        taken: tuple[int | None, ...] = (charge.train, charge.holdout)
+        if own.unit != unit:  # the ledger of the job's price has moved to this one (decision 53)
+            taken = tuple(priced.carried(each or 0, own) if unit == priced.unit else None for each in taken)
         left = accounts.remaining_of(account)
-        amounts = min(charge.train, left["train"]), min(charge.holdout, left["holdout"])
+        amounts = min(taken[0] or 0, left["train"]), min(taken[1] or 0, left["holdout"])
         if amounts == (0, 0):
             continue
         try:

@@ -25,11 +25,12 @@ from app.ledger.transparency.heads import Head, Heads
 from app.ledger.transparency.notes import Checkpoint
 from app.ledger.verify import verify
 from app.lifecycle.settle import settle, settlement_of
-from core.privacy.filters import GdpFilter, RdpFilter
+from core.privacy.filters import GdpFilter, RdpFilter, filter_of
 from scrimp import statement as reader
 from scrimp.statement import NotProven, Statement, checked
 from scrimp.statement_words import told
 from scrimp.transparency import leaf_of, root_of
+from tests.chaos.tamper import roll_back, unprotected
 from tests.datasets.conftest import CSV, Api, spec
 from tests.datasets.test_block_jobs import account, exhaust, held, post, submit
 from tests.datasets.test_blocks import append, grant, retire, rows
@@ -327,6 +328,25 @@ def test_a_statement_with_too_little_carried_is_refused(api: Api) -> None:
     reader._check_moved(*found)
     with pytest.raises(NotProven, match="less was carried"):
         reader._check_moved(found[0], replace(found[1], carried={}))
+
+
+def test_a_job_without_a_hold_is_charged_after_a_move(api: Api) -> None:
+    """Somebody took its hold out of the first ledger, which is closed when it ends: the second one pays."""
+    first = planned(api)
+    made = submit(api, first).json()["id"]
+    with unprotected(api.db) as session:
+        roll_back(session, first, 1)
+    spend(api, first, ZCDP)
+    _, second = ledgers(api, first)
+    before = account(api, second)
+    with api.db.write() as session:
+        job = session.get_one(Job, made)
+        job.status, job.steps_started = "running", job.steps
+        ended = settlement_of(session, job, "succeeded")
+        settle(session, ended)
+    after, own = account(api, second), filter_of(before.filter, before.order)
+    assert ended.unheld and ended.charge is not None
+    assert after.train_spent - before.train_spent == GdpFilter().carried(ended.charge.train, own)
 
 
 def test_a_certificate_names_the_ledger_that_paid(api: Api) -> None:
