@@ -82,23 +82,10 @@ def reserve(
             _check_use(dataset, asked.use)
     if charge is None:
         train, holdout = amounts(pricing, asked, dataset, account, under)
+        cost = Units(train=train, holdout=holdout)
         if moves:
-            move(db, heads, caller, dataset.id, Units(train=train, holdout=holdout))
-        new = Charge(
-            id=new_id("chg"),
-            dataset_id=dataset.id,
-            key_id=caller.id,
-            idempotency_key=once,
-            request_sha256=digest,
-            account=asked.account,
-            status="held",
-            mechanism=asked.mechanism.model_dump(mode="json"),
-            attested=asked.attested,
-            use=asked.use,
-            train=train,
-            holdout=holdout,
-            created_at=now(),
-        )
+            move(db, heads, caller, dataset.id, cost)
+        new = _new(caller, dataset, asked, once, cost)
         try:
             _hold(db, heads, caller, asked, new, under)
             charge, is_new = new, True
@@ -125,6 +112,24 @@ def reserve(
             charge=charge.id,
         ) from None
     return charge, is_new
+
+
+def _new(caller: Caller, dataset: Dataset, asked: ChargeRequest, once: str, cost: Units) -> Charge:
+    return Charge(
+        id=new_id("chg"),
+        dataset_id=dataset.id,
+        key_id=caller.id,
+        idempotency_key=once,
+        request_sha256=asked.digest,
+        account=asked.account,
+        status="held",
+        mechanism=asked.mechanism.model_dump(mode="json"),
+        attested=asked.attested,
+        use=asked.use,
+        train=cost.train,
+        holdout=cost.holdout,
+        created_at=now(),
+    )
 
 
 def settle(db: Database, heads: Heads, caller: Caller, charge_id: str, *, voided_because: str | None = None) -> Charge:
