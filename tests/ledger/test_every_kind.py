@@ -79,7 +79,7 @@ def test_every_tool_reads_every_kind(issued: dict[str, Path], kind: str) -> None
     if body["released"].get("answers"):
         assert said["Mechanism"][0].startswith("one release of sums") and "histogram age" in said["Mechanism"][2]
     assert "How to check it" in page(body, Signer(TRUSTED, True)) and declared(body)[0] > 0
-    assert (kind in ("blocks", "retired block")) == isinstance(body["ledger"], list)
+    assert (kind in ("blocks", "retired block", "moved")) == isinstance(body["ledger"], list)
 
 
 @needs_node
