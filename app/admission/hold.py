@@ -23,7 +23,7 @@ from app.admission.price import Priced, explain, price
 from app.admission.request import Request, Resolved, resolve_once, same
 from app.admission.rows import NewJob, begin_study, write
 from app.admission.service import Admission
-from app.datasets.moving import move
+from app.datasets.moving import have_moved, move
 from app.db.models import Job, table_of
 from app.db.trip import Trip, round_trip
 from app.keys.service import Caller
@@ -72,12 +72,11 @@ def submit(admission: Admission, caller: Caller, spec: JobSpec, idempotency_key:
         priced = price(pricing, resolved)
     if priced.checked.facts.moves:
         move(admission.db, admission.heads, caller, resolved.facts.id, priced.units)
-        return submit(admission, caller, spec, idempotency_key)  # on the ledger that pays now
+        return submit(admission, caller, spec, idempotency_key)  # on the ledgers that pay now
     try:
         return hold(admission, resolved, priced, idempotency_key)
     except BudgetError as refusal:
-        again = resolve_once(admission.db, Request.of(caller, spec, admission.limits), idempotency_key)
-        if isinstance(again, str) or again.facts.reads != resolved.facts.reads:  # its ledger moved meanwhile
+        if have_moved(admission.db, priced.checked.facts.reads):
             return submit(admission, caller, spec, idempotency_key)
         explain(refusal, admission.db, pricing, resolved, priced)
         raise

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
 from app.charges.schemas import ChargeRequest
 from app.datasets.repository import has_blocks
 from app.db.models import Account, Dataset
 from app.ledger import blocks
+from app.ledger.accounts import account_of
 from app.ledger.blocks import lead, records_of
 from app.ledger.repository import is_charged_by_others, unit_of
 from app.ledger.second import second_filter
@@ -94,3 +97,9 @@ def check_people(session: Session, dataset_id: str, members: list[str]) -> None:
         "people of this data set may be in several of its blocks, and what another system learns of one of them does "
         "not shrink with the records in each: register the records that it reads as a data set of their own",
     )
+
+
+def all_under(session: Session, ledgers: Sequence[str], under: Filter) -> bool:
+    """True if all these ledgers count by this filter."""
+    accounts = (account_of(session, each) for each in ledgers)
+    return all(filter_of(each.filter, each.order) == under for each in accounts)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.charges.claims import amounts, block_of, check_people, payer_of, read_by
+from app.charges.claims import all_under, amounts, block_of, check_people, payer_of, read_by
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
 from app.datasets.moving import move
 from app.db.engine import Database
@@ -25,7 +25,6 @@ from app.db.newest import newest
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
 from app.ledger import behind, blocks
-from app.ledger.accounts import account_of, filter_for
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
@@ -245,8 +244,7 @@ def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Char
     _check_use(session.get_one(Dataset, charge.dataset_id), asked.use)  # the owner may have changed the rules
     check_people(session, charge.dataset_id, members)
     ledgers = read_by(session, asked, members)
-    accounts = [account_of(session, each) for each in ledgers]
-    if any(filter_for(each.filter, each.order) != under for each in accounts):
+    if not all_under(session, ledgers, under):
         raise _Moved
     blocks.hold_all(
         session,

@@ -6,6 +6,9 @@ it. It is a function of ledgers and requests, so of nothing private.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
@@ -47,6 +50,12 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
         moved = [move_block(session, row, caller.id) for row in there]
     for each in moved:
         behind.record_soon(db, heads, each)
+
+
+def have_moved(db: Database, ledgers: Sequence[str]) -> bool:
+    """True if one of these ledgers has moved to another one."""
+    with db.read() as session:
+        return session.scalar(select(Dataset.id).where(Dataset.pays_for.in_(ledgers)).limit(1)) is not None
 
 
 TOO_SMALL = (
