@@ -51,6 +51,7 @@ from core.privacy.quoted import Quoted
 
 Outcome = Literal["succeeded", "cancelled", "failed"]
 NO_UNITS = Units(train=0, holdout=0)
+MOVES_FROM = filter_of("gdp", None)
 OVERRUN = "more was started or released than the job's hold covers"
 UNHELD = "the job's hold is not in the ledger: the ledger was changed from outside"
 logger = logging.getLogger(__name__)
@@ -196,12 +197,14 @@ def _spend(session: Session, job: Job, charge: Units) -> None:
     dataset, unit = session.get_one(Dataset, job.dataset_id), Quoted.of(job.quote).charge.unit
     for each in blocks.family_of(session, dataset.parent_id or dataset.id):
         account = accounts.account_of(session, each)
-        own, priced = filter_of(account.filter, account.order), filter_of("gdp", None)
-        taken: tuple[int | None, ...] = (charge.train, charge.holdout)
-        if own.unit != unit:  # the ledger of the job's price has moved to this one (decision 53)
-            taken = tuple(priced.carried(each or 0, own) if unit == priced.unit else None for each in taken)
+        own, train, holdout = filter_of(account.filter, account.order), charge.train, charge.holdout
+        if own.unit != unit:
+            if unit != MOVES_FROM.unit:
+                continue
+            # The ledger of the job's price has moved to this one (decision 53).
+            train, holdout = (MOVES_FROM.carried(each, own) or 0 for each in (train, holdout))
         left = accounts.remaining_of(account)
-        amounts = min(taken[0] or 0, left["train"]), min(taken[1] or 0, left["holdout"])
+        amounts = min(train, left["train"]), min(holdout, left["holdout"])
         if amounts == (0, 0):
             continue
         try:
