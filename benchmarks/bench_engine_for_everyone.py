@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from scrimp import engine  # noqa: E402
+from tests.engine.models import Cell, Centred  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "engine-for-everyone.md"
 RECORDS, BATCH, STEPS = 2048, 128, 8
@@ -50,23 +51,6 @@ class Block(nn.Module):
         h = h + F.scaled_dot_product_attention(self.q(n), self.k(n), self.v(n))
         h = h + self.narrow(F.gelu(self.wide(self.last(h))))
         return self.out(h.mean(1))  # type: ignore[no-any-return]
-
-
-class Cell(nn.Module):
-    """A GRU of linear layers over time."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.width, self.x, self.h = width, nn.Linear(16, 3 * width), nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = x.new_zeros(len(x), self.width)
-        for t in range(x.shape[1]):
-            (a, b, c), (d, e, f) = self.x(x[:, t]).chunk(3, 1), self.h(h).chunk(3, 1)
-            r, z = torch.sigmoid(a + d), torch.sigmoid(b + e)
-            h = (1 - z) * torch.tanh(c + r * f) + z * h
-        return self.out(h)  # type: ignore[no-any-return]
 
 
 def numbers(*shape: int) -> Tensor:
@@ -94,7 +78,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: numbers(3, 32, 32),
     ),
     "attention, 32 words": (Block, lambda: torch.randint(0, 2000, (RECORDS, 32))),
-    "gru of linear layers, 12 steps": (Cell, lambda: numbers(12, 16)),
+    "gru of linear layers, 12 steps": (lambda: Cell(16, 64, 10), lambda: numbers(12, 16)),
 }
 
 # What a user writes, given `model`, `x` and `y`.
@@ -150,13 +134,6 @@ def apart(who: str, name: str) -> dict[str, float]:
 
 
 # --- What goes wrong ---
-
-
-class Centred(nn.Module):
-    """Subtracts the batch's mean by hand."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
 
 
 class ByHand(nn.Module):

@@ -43,10 +43,10 @@ class Token(nn.Module):
 class Cell(nn.Module):
     """A GRU of linear layers over time."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, inputs: int = 4, width: int = 8, outputs: int = 3) -> None:
         super().__init__()
-        self.width, self.x, self.h = width, nn.Linear(4, 3 * width), nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, 3)
+        self.width, self.x, self.h = width, nn.Linear(inputs, 3 * width), nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         h = x.new_zeros(len(x), self.width)
@@ -55,6 +55,13 @@ class Cell(nn.Module):
             r, z = torch.sigmoid(a + d), torch.sigmoid(b + e)
             h = (1 - z) * torch.tanh(c + r * f) + z * h
         return self.out(h)  # type: ignore[no-any-return]
+
+
+class Centred(nn.Module):
+    """Subtracts the mean over the batch, by hand."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
 
 
 class Factors(nn.Module):

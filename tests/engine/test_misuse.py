@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from scrimp import engine
 from scrimp.engine.model import Sums, tried
-from tests.engine.models import CROSS, Token, drawn, flat, mlp
+from tests.engine.models import CROSS, Centred, Token, drawn, flat, mlp
 from worker.models.dropout import Dropout
 
 DATA = drawn(60, 10)
@@ -41,13 +41,6 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(self, x)
-
-
-class Centred(nn.Module):
-    """Subtracts the mean over the batch, by hand."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
 
 
 class Running(nn.Module):
