@@ -11,7 +11,7 @@ trained on (scrimp.audit.planting.plant_neighbours).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 # Where a data set's canaries lie: sparse words, words of users with several records each, or a dense array; or two data
@@ -105,6 +105,19 @@ def _scores(name: str, **changes: Any) -> Kind:
     return Kind(name, released="scores", noise_multiplier=1e5, **settings, **changes)
 
 
+# Nearly all records are drawn, so the audit knows where packed ones would stand. Passes are small, so that many
+# records stand at a pass's end. ε is small, so that a few dozen right guesses contradict it.
+NETWORK = Kind(
+    "network",
+    layout="neighbours",
+    released="output",
+    model={"kind": "mlp", "hidden": [32], "activation": "relu"},
+    sample_rate=0.999,
+    steps=SAMPLED,
+    noise_multiplier=30.0,
+    learning_rate=0.01,
+    rows_per_pass=128,
+)
 KINDS: tuple[Kind, ...] = (
     Kind("dp_sgd"),
     Kind("dp_sgd momentum", {"kind": "dp_sgd", "momentum": 0.5, "free_step": True}),
@@ -147,32 +160,9 @@ KINDS: tuple[Kind, ...] = (
     _scores("score accuracy", metric="accuracy"),
     _scores("score loss on train", on="train"),
     _scores("score loss of users", layout="users"),
-    # Nearly all records are drawn, so the audit knows where packed ones would stand. Passes are small, so that many
-    # records stand at a pass's end. ε is small, so that a few dozen right guesses contradict it.
-    Kind(
-        "network",
-        layout="neighbours",
-        released="output",
-        model={"kind": "mlp", "hidden": [32], "activation": "relu"},
-        sample_rate=0.999,
-        steps=SAMPLED,
-        noise_multiplier=30.0,
-        learning_rate=0.01,
-        rows_per_pass=128,
-    ),
+    NETWORK,
     # A step has one number for all records and coordinates, so weights are no mechanisms of their own.
-    Kind(
-        "network dp_zo",
-        {"kind": "dp_zo"},
-        layout="neighbours",
-        released="output",
-        model={"kind": "mlp", "hidden": [32], "activation": "relu"},
-        sample_rate=0.999,
-        steps=SAMPLED,
-        noise_multiplier=30.0,
-        learning_rate=0.001,
-        rows_per_pass=128,
-    ),
+    replace(NETWORK, name="network dp_zo", optimizer={"kind": "dp_zo"}, learning_rate=0.001),
 )
 QUICK = ("dp_sgd", "dp_adam", "clip adaptive", "poisson", "users", "score loss", "network")
 
