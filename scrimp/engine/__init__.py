@@ -12,7 +12,7 @@ from core.errors import InvalidRequest, PrivacyError
 from scrimp.engine.errors import MisusedError
 from scrimp.engine.model import LoopSettings
 from scrimp.engine.own_loop import Private, Step, make_private
-from scrimp.engine.pure import account, clipped_sum, event_of, noise_multiplier, release
+from scrimp.engine.pure import PrivateSum, account, clipped_sum, event_of, noise_multiplier, release
 from scrimp.engine.report import Report
 from scrimp.engine.training import Result, Settings, train
 from worker.clipping.examined import UnfitLayerError
@@ -29,6 +29,7 @@ __all__ = [
     "MisusedError",
     "PrivacyError",
     "Private",
+    "PrivateSum",
     "Report",
     "Result",
     "Settings",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -19,7 +20,14 @@ from worker.noise.sampling import PoissonSampler
 KEY_ID = "engine"
 
 
-class Keys:
+class OneOwner:
+    """What has keys cannot be copied or pickled: two of them would draw the same noise for different sums."""
+
+    def __reduce__(self) -> NoReturn:
+        raise MisusedError(f"a {type(self).__name__} has keys, and a copy would draw the same noise: make another one")
+
+
+class Keys(OneOwner):
     """Fresh keys from the operating system. They stay in this process: neither a file nor a report has them."""
 
     def __init__(self) -> None:

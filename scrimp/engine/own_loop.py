@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from scrimp.engine.draws import Draws, Keys, Places
+from scrimp.engine.draws import Draws, Keys, OneOwner, Places
 from scrimp.engine.errors import MisusedError
 from scrimp.engine.model import LoopSettings, Loss, Sums, Tried, tried
 from scrimp.engine.records import FieldRecords, records_of
@@ -92,8 +94,8 @@ def require_no_engine(model: nn.Module) -> None:
             raise MisusedError(f"{name} has an engine already: its account would not know of other steps. Use its step")
 
 
-class Step:
-    """Takes private steps. Made by `make_private`."""
+class Step(OneOwner):
+    """Takes private steps, one at a time, in the process that made it. Made by `make_private`."""
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class Step:
         self._size = self._steps = 0
         self._gate = _Gate()
         self._keys = Keys()
+        self._process, self._turn = os.getpid(), threading.Lock()
         _require_own(model, optimizer)
         optimizer.register_step_pre_hook(self._gate.check)
 
@@ -127,9 +130,15 @@ class Step:
             data: all of the records, the same in every step. The step draws.
 
         Raises:
-            MisusedError: model, optimizer or data are others than before; or the model has gradients of another loss.
+            MisusedError: model, optimizer or data are others than before; or the model has gradients of another loss;
+                or the process is a fork.
         """
-        records = records_of(data)
+        if os.getpid() != self._process:
+            raise MisusedError("this process is a fork of the one that made the step: both would draw the same noise")
+        with self._turn:
+            self._take(records_of(data))
+
+    def _take(self, records: FieldRecords) -> None:
         self._require_same(records)
         ready = self._ready or self._prepared(records)
         self._ready, self._size = ready, len(records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -14,8 +15,25 @@ from scrimp.engine.draws import Keys
 from scrimp.engine.errors import MisusedError
 from scrimp.engine.model import LoopSettings, Loss, Sums, trained, tried
 from scrimp.engine.records import records_of
+from worker.data.slots import Slotted
 from worker.models.dropout import without_dropout
 from worker.noise.gaussian import GaussianRelease, NoisedGradient
+from worker.noise.order import RandomOrder
+
+
+@dataclass(frozen=True)
+class PrivateSum:
+    """A sum over records. PRIVATE: it is not noised.
+
+    Attributes:
+        values: float64 tensors.
+        max_grad_norm: C.
+        slack: what rounding may add: a record more or less changes all values together by at most C · slack.
+    """
+
+    values: dict[str, Tensor]
+    max_grad_norm: float
+    slack: float = 1.0
 
 
 def clipped_sum(
@@ -24,60 +42,60 @@ def clipped_sum(
     records: Any,
     *,
     max_grad_norm: float,
+    rows: int,
     physical_batch_size: int | Literal["auto"] = "auto",
-) -> dict[str, Tensor]:
-    """Σ_i g_i · min(1, C/‖g_i‖) over all records, in the names and shapes of the trained parameters: float64.
+) -> PrivateSum:
+    """Σ_i g_i · min(1, C/‖g_i‖) over all records, in the names and shapes of the trained parameters. Dropout is off.
 
-    PRIVATE: it is not noised. Dropout is off.
+    Records get secret rows of their own. Passes, grid and slack follow from the number of rows alone.
 
     Args:
         records: a tuple of tensors, the target last, or a data set of such tuples.
         max_grad_norm: C.
+        rows: R, a public bound on the number of records.
+
+    Raises:
+        MisusedError: there are more records than rows.
 
     >>> import torch
     >>> model = nn.Linear(2, 1, bias=False)
     >>> data = torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.zeros(2, 1)
-    >>> total = clipped_sum(model, lambda output, target: (output - target).sum(1), data, max_grad_norm=1.0)
-    >>> [round(each, 6) for each in total["weight"].flatten().tolist()]
+    >>> total = clipped_sum(model, lambda output, target: (output - target).sum(1), data, max_grad_norm=1.0, rows=8)
+    >>> [round(each, 6) for each in total.values["weight"].flatten().tolist()]
     [0.9, 1.2]
     """
-    rows = records_of(records)
-    sums = Sums(max(1, len(rows)), LoopSettings(max_grad_norm, physical_batch_size=physical_batch_size))
-    ready = tried(model, loss, rows.template, sums)
+    data = records_of(records)
+    if len(data) > rows:
+        raise MisusedError("there are more records than rows: a public bound on their number is needed")
+    ready = tried(
+        model, loss, data.template, Sums(rows, LoopSettings(max_grad_norm, physical_batch_size=physical_batch_size))
+    )
+    order = RandomOrder(Keys().of("order")).of(1, rows)
     with without_dropout(ready.module):
-        return ready.engine.private_sum(trained(model), rows)
+        values = ready.engine.private_sum(trained(model), Slotted.injected(data, order, rows))
+    return PrivateSum(values, max_grad_norm, ready.slack)
 
 
-def release(
-    private_sum: dict[str, Tensor],
-    *,
-    noise_multiplier: float,
-    max_grad_norm: float,
-    expected_batch_size: int = 1,
-    sensitivity_slack: float = 1.0,
-) -> NoisedGradient:
+def release(private_sum: PrivateSum, *, noise_multiplier: float, expected_batch_size: int = 1) -> NoisedGradient:
     """(Σ + N(0, (σC · slack)²)) / L, rounded correctly: the noise is of fresh keys from the system, used once.
 
     Args:
-        private_sum: float64 tensors. A record changes them by at most C · slack together.
         noise_multiplier: σ.
-        max_grad_norm: C.
         expected_batch_size: L. Public: never the number of records that were drawn.
-        sensitivity_slack: what rounding may add to C.
 
     >>> import torch
-    >>> noised = release({"w": torch.zeros(10_000).double()}, noise_multiplier=2.0, max_grad_norm=0.5)
-    >>> 0.9 < float(noised["w"].std()) < 1.1
+    >>> total = PrivateSum({"w": torch.zeros(10_000).double()}, max_grad_norm=0.5)
+    >>> 0.9 < float(release(total, noise_multiplier=2.0)["w"].std()) < 1.1
     True
     """
     noise = GaussianRelease(
         Keys().of("noise"),
         noise_multiplier=noise_multiplier,
-        max_grad_norm=max_grad_norm,
+        max_grad_norm=private_sum.max_grad_norm,
         expected_batch_size=expected_batch_size,
-        sensitivity_slack=sensitivity_slack,
+        sensitivity_slack=private_sum.slack,
     )
-    return noise.release(private_sum, step=1)
+    return noise.release(private_sum.values, step=1)
 
 
 def event_of(sample_rate: float, noise_multiplier: float, steps: int) -> Event:

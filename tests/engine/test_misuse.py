@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +16,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from scrimp import engine
+from scrimp.engine.draws import Draws
 from scrimp.engine.model import Sums, tried
 from tests.engine.models import CROSS, Centred, Token, drawn, flat, mlp
+from worker.data.slots import Slotted
 from worker.models.dropout import Dropout
 
 DATA = drawn(60, 10)
@@ -174,11 +179,12 @@ def test_a_data_set_of_items_gives_the_same_as_tensors() -> None:
         def __getitem__(self, at: int) -> tuple[Tensor, int]:
             return DATA[0][at], int(DATA[1][at])
 
-    model = mlp()
+    model = mlp().double()
     found, wanted = (
-        engine.clipped_sum(model, CROSS, each, max_grad_norm=0.3) for each in (Items(), TensorDataset(*DATA))
+        flat(engine.clipped_sum(model, CROSS, each, max_grad_norm=0.3, rows=64).values)
+        for each in (Items(), TensorDataset(*DATA))
     )
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert torch.allclose(found, wanted, rtol=0, atol=1e-10)  # their rows differ, and with them the last bits
 
 
 def test_a_batch_of_any_size_is_one_step() -> None:
@@ -186,7 +192,8 @@ def test_a_batch_of_any_size_is_one_step() -> None:
     model = mlp().double()
     data = DATA[0].double(), DATA[1]
     one, many = (
-        flat(engine.clipped_sum(model, CROSS, data, max_grad_norm=0.3, physical_batch_size=size)) for size in (2, 64)
+        flat(engine.clipped_sum(model, CROSS, data, max_grad_norm=0.3, rows=64, physical_batch_size=size).values)
+        for size in (2, 64)
     )
     assert torch.allclose(one, many, rtol=0, atol=1e-10)
 
@@ -327,5 +334,73 @@ def test_a_step_returns_nothing_and_what_is_not_finite_adds_nothing() -> None:
     broken[5] = torch.inf
     _, step = private(mlp())
     assert step((broken, DATA[1])) is None
-    total = engine.clipped_sum(mlp(), CROSS, (broken[5:6], DATA[1][5:6]), max_grad_norm=1.0)
-    assert all(not each.any() for each in total.values())
+    total = engine.clipped_sum(mlp(), CROSS, (broken[5:6], DATA[1][5:6]), max_grad_norm=1.0, rows=4)
+    assert all(not each.any() for each in total.values.values())
+
+
+def test_a_sum_s_arithmetic_follows_from_its_rows_and_its_release_pays_for_rounding() -> None:
+    few, many = (
+        engine.clipped_sum(mlp(), CROSS, (DATA[0][:count], DATA[1][:count]), max_grad_norm=0.3, rows=64)
+        for count in (3, 60)
+    )
+    assert few.slack == many.slack > 1.0
+    with pytest.raises(engine.MisusedError, match="more records than rows"):
+        engine.clipped_sum(mlp(), CROSS, DATA, max_grad_norm=0.3, rows=59)
+
+
+def test_records_get_rows_that_no_caller_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the file, a record less would move all others to other places of a kernel."""
+    seen = []
+    injected = Slotted.injected.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: Any, *args: Any) -> Slotted[Any]:
+        made: Slotted[Any] = injected(cls, *args)
+        seen.append(tuple(made.occupants[:]))
+        return made
+
+    monkeypatch.setattr(Slotted, "injected", classmethod(watched))
+    for _ in range(2):
+        engine.clipped_sum(mlp(), CROSS, DATA, max_grad_norm=0.3, rows=64)
+    assert len(set(seen)) == 2 and {len(each) for each in seen} == {64}
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_step_cannot_be_copied(copied: Callable[[Any], Any]) -> None:
+    """A copy would have the same keys: the same noise, on another sum. Their difference would have none."""
+    _, step = private(mlp())
+    with pytest.raises(engine.MisusedError, match="would draw the same noise"):
+        copied(step)
+
+
+def test_a_fork_takes_no_step() -> None:
+    _, step = private(mlp())
+    step(DATA)
+    child = os.fork()
+    if child == 0:
+        try:
+            step(DATA)
+        except engine.MisusedError:
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+def test_threads_take_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them has noise of its own: a number of a step is drawn for once."""
+    taken: list[int] = []
+    _, step = private(mlp())
+    step(DATA)
+    rows = Draws.rows
+
+    def slow(self: Draws, number: int, records: Any) -> Any:
+        taken.append(number)
+        threading.Event().wait(0.05)  # lets another thread come between, if one can
+        return rows(self, number, records)
+
+    monkeypatch.setattr(Draws, "rows", slow)
+    threads = [threading.Thread(target=step, args=(DATA,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == [2, 3, 4, 5] and step.steps == 5
