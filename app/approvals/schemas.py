@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from app.db.models import Agreement, Approval
+from app.db.row_view import Page
 from core.contracts.approvals import Act, Persons
 from core.contracts.base import Document
 from core.ids import rfc3339
@@ -58,8 +59,5 @@ class ApprovalView(Document):
         )
 
 
-class ApprovalList(Document):
+class ApprovalList(Document, Page[ApprovalView]):
     """A page of approvals."""
-
-    items: list[ApprovalView]
-    next: str | None

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, cast
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
 from app.db.models import Account, BudgetRequest, Dataset, SubAccount
+from app.db.row_view import Page, Whole
 from app.ledger.accounts import filter_for
 from app.ledger.accounts import remaining_of as left_of_cap
 from app.ledger.budgets import PARTS, with_own
@@ -95,11 +96,8 @@ class BudgetView(BaseModel):
         )
 
 
-class BudgetList(BaseModel):
+class BudgetList(Whole[BudgetView]):
     """The sub-accounts of a data set that the caller may see."""
-
-    items: list[BudgetView]
-    next: None = None
 
 
 class BudgetRequestBody(Document):
@@ -166,11 +164,8 @@ class BudgetRequestView(BaseModel):
         )
 
 
-class BudgetRequestList(BaseModel):
+class BudgetRequestList(Page[BudgetRequestView]):
     """A page of requests, newest first; `next` is the cursor of the next page, null on the last."""
-
-    items: list[BudgetRequestView]
-    next: str | None
 
 
 def _part(account: Account, found: SubAccount, part: str, left: int) -> BudgetPart:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from app.db.models import Charge
+from app.db.row_view import Page
 from core.contracts.base import NO_NUL, Document, Unit, is_none
 from core.contracts.blocks import ALL, BlockChoice
 from core.contracts.governance import Use
@@ -130,8 +131,5 @@ class ChargeView(BaseModel):
         )
 
 
-class ChargeList(BaseModel):
+class ChargeList(Page[ChargeView]):
     """A page of charges, newest first; `next` is the cursor of the next page, null on the last."""
-
-    items: list[ChargeView]
-    next: str | None

@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,17 @@ class RowView(BaseModel):
     def of(cls, source: Any) -> Self:
         """Builds the answer of a row."""
         return cls.model_validate(cls.members(source))
+
+
+class Page(BaseModel, Generic[T]):
+    """A page of a list; `next` is the cursor of the next page, null on the last."""
+
+    items: list[T]
+    next: str | None
+
+
+class Whole(BaseModel, Generic[T]):
+    """A list on one page."""
+
+    items: list[T]
+    next: None = None

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import StringConstraints
 
 from app.db.models import Egress
+from app.db.row_view import Whole
 from core.contracts.base import NO_NUL, Document
 from core.ids import rfc3339
 
@@ -63,8 +64,5 @@ class EgressView(Document):
         )
 
 
-class EgressList(Document):
+class EgressList(Document, Whole[EgressView]):
     """A job's egresses, the newest first."""
-
-    items: list[EgressView]
-    next: None = None

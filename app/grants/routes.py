@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from app.audit import record as audit
 from app.db.models import ApiKey, Grant
+from app.db.row_view import Whole
 from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
@@ -81,11 +82,8 @@ class NewGrant(GrantView):
     replaced: GrantRequest | None = Field(default=None, exclude_if=is_none)
 
 
-class GrantList(Document):
+class GrantList(Document, Whole[GrantView]):
     """Every grant on a data set."""
-
-    items: list[GrantView]
-    next: None = None
 
 
 @router.get("")

@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from app.admission.quote import Quote
 from app.db.models import Attempt, Job, Metric
-from app.db.row_view import Column, Computed, RowView, Separate
+from app.db.row_view import Column, Computed, Page, RowView, Separate, Whole
 from app.jobs.trials import StudyView
 from app.ledger.certified import Signed
 from app.lifecycle.queue.presence import GpuWorkers
@@ -197,11 +197,8 @@ def held_by(quote: Quote) -> Units:
     return Units(train=quote.charge.train, holdout=quote.charge.holdout)
 
 
-class JobList(BaseModel):
+class JobList(Page[JobView]):
     """A page of jobs."""
-
-    items: list[JobView]
-    next: str | None
 
 
 class EventView(RowView):
@@ -213,18 +210,12 @@ class EventView(RowView):
     at: Annotated[datetime, Column("created_at"), leaves.TIMES]
 
 
-class EventList(BaseModel):
+class EventList(Page[EventView]):
     """A page of a job's events."""
 
-    items: list[EventView]
-    next: str | None
 
-
-class MetricList(BaseModel):
+class MetricList(Whole[MetricView]):
     """All released numbers of a job."""
-
-    items: list[MetricView]
-    next: None = None
 
 
 class DsseSignature(BaseModel):

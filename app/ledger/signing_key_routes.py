@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from sqlalchemy import select
 
 from app.db.models import SigningKey
-from app.db.row_view import Computed, RowView
+from app.db.row_view import Computed, RowView, Whole
 from app.keys.auth import current_key
 from app.web.deps import Db
 from app.web.operations import Operation
@@ -28,11 +28,8 @@ class SigningKeyView(Document, RowView):
     first_used_at: Annotated[str | None, Computed(lambda row: rfc3339(row.first_used_at), "first_used_at")]
 
 
-class SigningKeyList(Document):
+class SigningKeyList(Document, Whole[SigningKeyView]):
     """Every public key of certificates."""
-
-    items: list[SigningKeyView]
-    next: None = None
 
 
 @router.get("/signing-keys")

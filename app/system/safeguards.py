@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from app.db.clock import now_there
+from app.db.row_view import Whole
 from app.keys.auth import OwnerKey
 from app.lifecycle.queue.presence import is_alive, workers
 from app.settings import Settings
@@ -30,11 +31,8 @@ class Safeguard(Document):
     settings: list[str]  # the environment variables that decide it
 
 
-class Safeguards(Document):
+class Safeguards(Document, Whole[Safeguard]):
     """The protections that settings decide, in a fixed order."""
-
-    items: list[Safeguard]
-    next: None = None
 
 
 @router.get("")

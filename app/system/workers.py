@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from app.db.clock import now_there
 from app.db.models import Job, Worker
+from app.db.row_view import Whole
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
 from app.lifecycle.queue import crews
@@ -41,11 +42,8 @@ class WorkerView(Document):
     job: str | None  # its running job, if the calling key may see it
 
 
-class WorkerList(Document):
+class WorkerList(Document, Whole[WorkerView]):
     """The workers of the last day."""
-
-    items: list[WorkerView]
-    next: None = None
 
 
 @router.get("")
