@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from scrimp.cli.certificates import trusted_key
+from scrimp.cli.certificates import PublicKeys, trusted_keys
 from scrimp.cli.session import FAILED, Session, command
 from scrimp.errors import ScrimpError
 
@@ -26,10 +26,7 @@ def register(root: typer.Typer) -> None:
         python: Annotated[
             Path | None, typer.Option(help="The interpreter of an environment that has sacroml 2.0.1.")
         ] = None,
-        public_key: Annotated[
-            list[str] | None,
-            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
-        ] = None,
+        public_key: PublicKeys = None,
     ) -> None:
         """Attack a model that leaves with the rows themselves, and compare what is found with its certificate.
 
@@ -42,7 +39,7 @@ def register(root: typer.Typer) -> None:
         require_apart(to, folder)
         if python is None:
             raise ScrimpError(f"the attack runs in an environment of its own: {HOW}")
-        examined = examine(folder, [trusted_key(each) or "" for each in public_key or ()])
+        examined = examine(folder, trusted_keys(public_key))
         if not examined.holds:
             raise ScrimpError(f"{folder} does not hold, so it is not attacked: {'; '.join(examined.faults)}")
         report = report_of(folder, examined, {"train": train, "holdout": holdout}, python)

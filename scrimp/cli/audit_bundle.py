@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from scrimp.cli import show
-from scrimp.cli.certificates import trusted_key
+from scrimp.cli.certificates import PublicKey, trusted_key
 from scrimp.cli.session import Session, command
 
 SIGNS = {0: "[green]✓[/]", 1: "[red]✗[/]", 2: "[yellow]![/]"}
@@ -22,10 +22,7 @@ def register(root: typer.Typer) -> None:
         files: Annotated[
             list[Path], typer.Argument(metavar="FILE…", help="Certificates, their envelopes, and delivered files.")
         ],
-        public_key: Annotated[
-            str | None,
-            typer.Option(help="The key that you trust, from the service's owner: base64, or a file with it."),
-        ] = None,
+        public_key: PublicKey = None,
         brief: Annotated[bool, typer.Option("--brief", help="The checks alone, without the words.")] = False,
     ) -> None:
         """Verify, recompute and explain certificates, and find delivered files in them. Offline, from the files alone.
@@ -33,16 +30,18 @@ def register(root: typer.Typer) -> None:
         The exit code is the worst of all checks: 1 if something does not hold, 2 if the signer was not checked or a
         file cannot be read, 0 if all is well.
         """
-        from scrimp.audit_bundle import Finding, Verdict, examine
+        from scrimp.audit_bundle import Verdict, examine
 
         findings = examine(files, trusted_key(public_key))
 
-        def told(each: Finding) -> None:
-            session.console.print(f"[bold]{escape(each.file)}[/]", soft_wrap=True)
-            for name, verdict, said in each.checks:
-                session.console.print(f"  {SIGNS[verdict]} {name:<10} {escape(said)}", soft_wrap=True, highlight=False)
-            if not brief:
-                show.sections(session.console, each.sections)
+        def told() -> None:
+            for each in findings:
+                session.console.print(f"[bold]{escape(each.file)}[/]", soft_wrap=True)
+                for name, verdict, said in each.checks:
+                    sign = f"{SIGNS[verdict]} {name:<10}"
+                    session.console.print(f"  {sign} {escape(said)}", soft_wrap=True, highlight=False)
+                if not brief:
+                    show.sections(session.console, each.sections)
 
         answer = [
             {
@@ -56,11 +55,7 @@ def register(root: typer.Typer) -> None:
             }
             for each in findings
         ]
-        if session.json:
-            session.result(answer, lambda: None)
-        else:
-            for each in findings:
-                told(each)
+        session.result(answer, told)
         status = Verdict.worst(each.verdict for each in findings)
         if status:
             raise typer.Exit(int(status))

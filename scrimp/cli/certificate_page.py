@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scrimp.cli.certificates import document_of, trusted_key
-from scrimp.cli.session import Session, command
+from scrimp.cli.session import Session, command, written
 from scrimp.errors import ScrimpError
 from scrimp.signatures import problem_of
 
@@ -53,10 +53,7 @@ def register(certificates: typer.Typer) -> None:
         except (KeyError, TypeError, ValueError) as error:
             raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
         if html is not None:
-            try:
-                html.write_text(content, encoding="utf-8")
-            except OSError as error:
-                raise typer.BadParameter(f"{html}: {error.strerror}") from None
+            written(html, content.encode())
         if pdf is not None:
             certificate_page.print_pdf(content, pdf)
         files = [str(each) for each in (html, pdf) if each is not None]

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from scrimp.cli.certificates import checkpoint_in, trusted_key
+from scrimp.cli.certificates import PublicKeys, checkpoint_in, trusted_keys
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command
 from scrimp.cli.tables import DATASET, Call, Parameter, limit, option, register
 from scrimp.errors import ScrimpError
@@ -69,10 +69,7 @@ def register_verify(root: typer.Typer) -> None:
     def verify_egress(
         session: Session,
         folder: Annotated[Path, typer.Argument(help="The folder.", exists=True, file_okay=False)],
-        public_key: Annotated[
-            list[str] | None,
-            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
-        ] = None,
+        public_key: PublicKeys = None,
         job: Annotated[str | None, typer.Option(help="It must be of this job: an id.")] = None,
         recipient: Annotated[str | None, typer.Option(help="It must be for this recipient.")] = None,
         since: Annotated[
@@ -92,10 +89,9 @@ def register_verify(root: typer.Typer) -> None:
 
         from scrimp.egress import Expected, examine
 
-        keys = [trusted_key(each) or "" for each in public_key or ()]
         notes = tuple(checkpoint_in(each) for each in checkpoint or ())
         at = None if since is None else since.replace(tzinfo=UTC)
-        found = examine(folder, keys, Expected(job, recipient, at, notes))
+        found = examine(folder, trusted_keys(public_key), Expected(job, recipient, at, notes))
         status = FAILED if found.faults else DONE if found.signer_checked else USAGE
         answer = {"valid": status == DONE, "signer_checked": found.signer_checked, "faults": found.faults}
 
@@ -120,10 +116,7 @@ def register_dpia(root: typer.Typer) -> None:
     def dpia(
         session: Session,
         folder: Annotated[Path, typer.Argument(help="The folder of an egress.", exists=True, file_okay=False)],
-        public_key: Annotated[
-            list[str] | None,
-            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
-        ] = None,
+        public_key: PublicKeys = None,
         service: Annotated[
             bool, typer.Option("--service", help="Ask the service for its safeguards too, with an owner's key.")
         ] = False,
@@ -136,7 +129,7 @@ def register_dpia(root: typer.Typer) -> None:
         from scrimp.dpia import annex, answers_of, missing
         from scrimp.egress import examine
 
-        examined = examine(folder, [trusted_key(each) or "" for each in public_key or ()])
+        examined = examine(folder, trusted_keys(public_key))
         if not examined.holds:
             raise ScrimpError(f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}")
         text = annex(folder, examined, list(session.client.safeguards()) if service else ())

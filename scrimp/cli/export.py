@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scrimp.cli.session import Session, command
+from scrimp.cli.session import Session, command, written
 from scrimp.loading import CARD, load_model
 
 
@@ -28,8 +28,5 @@ def register(jobs: typer.Typer) -> None:
                 folder = Path(empty)
                 session.client.jobs.get(job_id).fetch(folder)
             content = onnx_of(load_model(folder))
-        try:
-            onnx.write_bytes(content)
-        except OSError as error:
-            raise typer.BadParameter(f"{onnx}: {error.strerror}") from None
+        written(onnx, content)
         session.result({"file": str(onnx), "bytes": len(content)}, lambda: print(onnx))
