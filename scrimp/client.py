@@ -353,7 +353,7 @@ class Client(Administration):
         damaged = f"{name} of {job_id} arrived damaged: its SHA-256 differs from the recorded one; download it again"
         return self._saved(path, to, damaged, record.sha256)
 
-    def _saved(self, path: str, to: Path, damaged: str, sha256: str | None = None, **filters: int) -> Path:
+    def _saved(self, path: str, to: Path, damaged: str, sha256: str | None = None, **filters: Any) -> Path:
         """Streams a file; it appears at `to` once its SHA-256 is this one; None: the one that the answer names."""
         part, digest = to.with_name(to.name + ".part"), hashlib.sha256()
         with self.streamed(path, params=filters) as response, part.open("wb") as out:
