@@ -353,10 +353,12 @@ class Client(Administration):
         damaged = f"{name} of {job_id} arrived damaged: its SHA-256 differs from the recorded one; download it again"
         return self._saved(path, to, damaged, record.sha256)
 
-    def _saved(self, path: str, to: Path, damaged: str, sha256: str | None = None, **filters: Any) -> Path:
+    def _saved(
+        self, path: str, to: Path, damaged: str, sha256: str | None = None, params: Mapping[str, int] | None = None
+    ) -> Path:
         """Streams a file; it appears at `to` once its SHA-256 is this one; None: the one that the answer names."""
         part, digest = to.with_name(to.name + ".part"), hashlib.sha256()
-        with self.streamed(path, params=filters) as response, part.open("wb") as out:
+        with self.streamed(path, params=params) as response, part.open("wb") as out:
             for chunk in response.iter_bytes():
                 digest.update(chunk)
                 out.write(chunk)
@@ -380,7 +382,9 @@ class Client(Administration):
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                return self._saved(path, to, f"the egress of {job_id} arrived damaged: download it again", **filters)
+                return self._saved(
+                    path, to, f"the egress of {job_id} arrived damaged: download it again", None, filters
+                )
             except Conflict as pending:
                 if pending.code != "egress-pending" or time.monotonic() >= deadline:
                     raise
