@@ -30,9 +30,10 @@ from core.contracts.stored import ArtifactFile
 from worker.attempt import sandbox
 from worker.attempt.answering import Sums, answer
 from worker.attempt.failures import StopRequested, StorageFailed, failed_module, failure_code
+from worker.attempt.loading import extractor_of, loader
 from worker.attempt.means import write_mean
 from worker.attempt.policy import policy_of
-from worker.attempt.prepare import agreed_plan, device_of_start, extractor_of, loader, report_of
+from worker.attempt.prepare import agreed_plan, device_of_start, report_of
 from worker.attempt.second_user import User
 from worker.attempt.together import PEER_GONE, Forked, Others, SharedLink, Unheard, exit_status, fork_ranks
 from worker.channel import Channel
