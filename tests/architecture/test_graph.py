@@ -29,7 +29,6 @@ MANY = {
     "app.main": "every router is named once",
     "app.lifecycle.relay": "every duty of the relay is named once",
     "core.contracts.job_spec": "the union of all parts of a job",
-    "worker.attempt.child": "one attempt from its start to its end",
     "worker.clipping.bookkeeping": "every rule of a layer",
     "worker.training.loop": "all parts of a step",
     "worker.training.plan": "the parts that a plan builds",
