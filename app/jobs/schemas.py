@@ -168,7 +168,9 @@ class JobView(RowView):
         Computed(lambda of: [ArtifactView.members(each) for each in of.details["artifacts"]]),
         leaves.WEIGHTS,
     ]
-    tags: Annotated[list[str], Computed(lambda of: tags_of(of.job), "tags"), leaves.ASKED] = Field(default=[])
+    tags: Annotated[
+        list[str], Computed(lambda of: [each for each in of.job.tags.split(",") if each], "tags"), leaves.ASKED
+    ] = Field(default=[])
     notes: Annotated[str, leaves.ASKED] = ""
     study: Annotated[  # for a study: its progress and decisions
         StudyView | None, Computed(lambda of: StudyView.of(of.job), "study", "step", "steps"), leaves.ELSEWHERE
@@ -267,11 +269,6 @@ def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "pro
         return None
     lack = gpus.lack(StoredRuntime.of(job.spec).runtime, job.device)
     return lack or (None if is_study else "worker")
-
-
-def tags_of(job: JobLike) -> list[str]:
-    """A job's tags."""
-    return [each for each in job.tags.split(",") if each]
 
 
 def spent_by(job: JobLike, planned: Epsilon | None) -> Epsilon | None:
