@@ -48,7 +48,7 @@ def page_of(db: Database, caller: Caller, asked: ListQuery) -> Page:
         NotFound: the filter's data set is not there for this caller.
     """
     with db.read() as session:
-        among = jobs_among(session, caller, asked.jobs, lasting=True)
+        among = jobs_among(session, caller, asked, lasting=True)
     # The first condition again: who loses the data set of the filter loses its jobs.
     of_viewer, key = and_(visible(caller, Job.dataset_id), among), key_of_page(asked.after, asked.sort)
     page = repository.PageOfJobs(of_viewer, asked.status, key, ROWS, asked.sort)
