@@ -10,52 +10,48 @@ from rich.markup import escape
 
 from scrimp.cli import show
 from scrimp.cli.certificates import PublicKey, trusted_key
-from scrimp.cli.session import Session, command
+from scrimp.cli.session import Session
 
 SIGNS = {0: "[green]✓[/]", 1: "[red]✗[/]", 2: "[yellow]![/]"}
 
 
-def register(root: typer.Typer) -> None:
-    @command(root, "audit-bundle")
-    def audit_bundle(
-        session: Session,
-        files: Annotated[
-            list[Path], typer.Argument(metavar="FILE…", help="Certificates, their envelopes, and delivered files.")
-        ],
-        public_key: PublicKey = None,
-        brief: Annotated[bool, typer.Option("--brief", help="The checks alone, without the words.")] = False,
-    ) -> None:
-        """Verify, recompute and explain certificates, and find delivered files in them. Offline, from the files alone.
+def audit_bundle(
+    session: Session,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Certificates, their envelopes, and delivered files.")
+    ],
+    public_key: PublicKey = None,
+    brief: Annotated[bool, typer.Option("--brief", help="The checks alone, without the words.")] = False,
+) -> None:
+    """Verify, recompute and explain certificates, and find delivered files in them. Offline, from the files alone.
 
-        The exit code is the worst of all checks: 1 if something does not hold, 2 if the signer was not checked or a
-        file cannot be read, 0 if all is well.
-        """
-        from scrimp.audit_bundle import Verdict, examine
+    The exit code is the worst of all checks: 1 if something does not hold, 2 if the signer was not checked or a
+    file cannot be read, 0 if all is well.
+    """
+    from scrimp.audit_bundle import Verdict, examine
 
-        findings = examine(files, trusted_key(public_key))
+    findings = examine(files, trusted_key(public_key))
 
-        def told() -> None:
-            for each in findings:
-                session.console.print(f"[bold]{escape(each.file)}[/]", soft_wrap=True)
-                for name, verdict, said in each.checks:
-                    sign = f"{SIGNS[verdict]} {name:<10}"
-                    session.console.print(f"  {sign} {escape(said)}", soft_wrap=True, highlight=False)
-                if not brief:
-                    show.sections(session.console, each.sections)
+    def told() -> None:
+        for each in findings:
+            session.console.print(f"[bold]{escape(each.file)}[/]", soft_wrap=True)
+            for name, verdict, said in each.checks:
+                sign = f"{SIGNS[verdict]} {name:<10}"
+                session.console.print(f"  {sign} {escape(said)}", soft_wrap=True, highlight=False)
+            if not brief:
+                show.sections(session.console, each.sections)
 
-        answer = [
-            {
-                "file": each.file,
-                "status": int(each.verdict),
-                "checks": [
-                    {"check": name, "status": int(verdict), "detail": said} for name, verdict, said in each.checks
-                ],
-                "recomputed": each.printed,
-                "words": dict(each.sections),
-            }
-            for each in findings
-        ]
-        session.result(answer, told)
-        status = Verdict.worst(each.verdict for each in findings)
-        if status:
-            raise typer.Exit(int(status))
+    answer = [
+        {
+            "file": each.file,
+            "status": int(each.verdict),
+            "checks": [{"check": name, "status": int(verdict), "detail": said} for name, verdict, said in each.checks],
+            "recomputed": each.printed,
+            "words": dict(each.sections),
+        }
+        for each in findings
+    ]
+    session.result(answer, told)
+    status = Verdict.worst(each.verdict for each in findings)
+    if status:
+        raise typer.Exit(int(status))

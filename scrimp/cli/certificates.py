@@ -208,14 +208,12 @@ def registry(
     session.result(made, lambda: print(records.as_yaml(made), end=""))
 
 
-def register_signing_key(root: typer.Typer) -> None:
-    @command(root, "signing-key")
-    def signing_key(session: Session) -> None:
-        """Print the public key that the service signs certificates with: base64, on a line of its own."""
-        found = next(session.client.signing_keys(), None)
-        if found is None:
-            raise ScrimpError("the service has no signing key yet: start its relay")
-        session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
+def signing_key(session: Session) -> None:
+    """Print the public key that the service signs certificates with: base64, on a line of its own."""
+    found = next(session.client.signing_keys(), None)
+    if found is None:
+        raise ScrimpError("the service has no signing key yet: start its relay")
+    session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
 
 
 def document_of(session: Session, certificate: str) -> dict[str, Any]:

@@ -22,30 +22,26 @@ Timeout = Annotated[float, typer.Option(help="The most seconds to watch; the job
 Watching = Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")]
 
 
-def register_quote(root: typer.Typer) -> None:
-    @command(root, "quote")
-    def quote(
-        session: Session,
-        file: SpecFile,
-        sweeping: Annotated[
-            bool, typer.Option("--sweep", help="For a study: show what is left for its final trial.")
-        ] = False,
-        total: Annotated[list[float] | None, typer.Option(help="With --sweep: a total ε; may be repeated.")] = None,
-        levels: Annotated[
-            list[str] | None, typer.Option(help="With --sweep: such as 0.1,0.2; may be repeated.")
-        ] = None,
-        runs: Annotated[list[int] | None, typer.Option(help="With --sweep: trials per level; may be repeated.")] = None,
-    ) -> None:
-        """Price a job. Free; nothing is written. --sweep: other totals, levels and numbers of a study's pilots."""
-        if sweeping:
-            spec, by_level = read_json(file), [_numbers(each) for each in levels or []]
-            swept = session.client.sweep(spec, total, by_level, runs)
-            session.result(swept, lambda: show.sweep(session.console, swept))
-        elif total or levels or runs:
-            raise typer.BadParameter("--total, --levels and --runs need --sweep")
-        else:
-            found = session.client.quote(read_json(file))
-            session.result(found, lambda: show.quote(session.console, found))
+def quote(
+    session: Session,
+    file: SpecFile,
+    sweeping: Annotated[
+        bool, typer.Option("--sweep", help="For a study: show what is left for its final trial.")
+    ] = False,
+    total: Annotated[list[float] | None, typer.Option(help="With --sweep: a total ε; may be repeated.")] = None,
+    levels: Annotated[list[str] | None, typer.Option(help="With --sweep: such as 0.1,0.2; may be repeated.")] = None,
+    runs: Annotated[list[int] | None, typer.Option(help="With --sweep: trials per level; may be repeated.")] = None,
+) -> None:
+    """Price a job. Free; nothing is written. --sweep: other totals, levels and numbers of a study's pilots."""
+    if sweeping:
+        spec, by_level = read_json(file), [_numbers(each) for each in levels or []]
+        swept = session.client.sweep(spec, total, by_level, runs)
+        session.result(swept, lambda: show.sweep(session.console, swept))
+    elif total or levels or runs:
+        raise typer.BadParameter("--total, --levels and --runs need --sweep")
+    else:
+        found = session.client.quote(read_json(file))
+        session.result(found, lambda: show.quote(session.console, found))
 
 
 def _numbers(text: str) -> list[float]:
@@ -55,23 +51,21 @@ def _numbers(text: str) -> list[float]:
         raise typer.BadParameter(f"{text!r} is not a list of numbers, such as 0.1,0.2") from None
 
 
-def register_train(root: typer.Typer) -> None:
-    @command(root, "train")
-    def train(
-        session: Session,
-        dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
-        epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
-        extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
-        use: Annotated[
-            list[str] | None,
-            typer.Option(metavar="NAME=TEXT", help="What the job is for: purpose=…, and permit=… with its number."),
-        ] = None,
-        watching: Watching = False,
-        timeout: Timeout = 3600.0,
-    ) -> None:
-        """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
-        named = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
-        _shown(session, session.client.train(dataset, epsilon, **named, **_use(use)).last, watching, timeout)
+def train(
+    session: Session,
+    dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
+    epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
+    extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
+    use: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="What the job is for: purpose=…, and permit=… with its number."),
+    ] = None,
+    watching: Watching = False,
+    timeout: Timeout = 3600.0,
+) -> None:
+    """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
+    named = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
+    _shown(session, session.client.train(dataset, epsilon, **named, **_use(use)).last, watching, timeout)
 
 
 def _use(said: list[str] | None) -> dict[str, dict[str, str]]:
