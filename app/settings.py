@@ -333,11 +333,6 @@ class Settings(BaseSettings):
     webhooks_ca_file: Path | None = Field(
         None, description="Certificates (PEM) that webhooks trust besides the usual ones."
     )
-    webhooks_retry_scale: float = Field(
-        1.0,
-        gt=0,
-        description="Factor on the waits between attempts of a webhook, and on the time until it is disabled.",
-    )
     smtp_host: str = Field(
         "", description="SMTP server that e-mails to webhooks of the form mailto: go to; empty: none."
     )

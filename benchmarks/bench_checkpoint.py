@@ -22,7 +22,7 @@ from app.settings import Settings
 from app.storage import objects
 from core.contracts.stored import SaltedSteps
 from worker.attempt.checkpoints import Checkpoints
-from worker.attempt.child import SupervisorLink
+from worker.attempt.link import SupervisorLink
 from worker.channel import Channel
 from worker.messages import TO_CHILD, TO_SUPERVISOR, Checkpoint, More, Piece
 from worker.optimizers.sharded import PIECE

@@ -349,18 +349,23 @@ class Client(Administration):
         record = {a.name: a for a in self.job(job_id).artifacts}.get(name)
         if record is None:
             raise NotFound({"status": 404, "title": "Not found", "detail": f"{job_id} has no artifact named {name!r}"})
-        part = to.with_name(to.name + ".part")
-        digest = hashlib.sha256()
         path = f"/v1/jobs/{in_path(job_id)}/artifacts/{in_path(name)}"
-        with self.streamed(path) as response, part.open("wb") as out:
+        damaged = f"{name} of {job_id} arrived damaged: its SHA-256 differs from the recorded one; download it again"
+        return self._saved(path, to, damaged, record.sha256)
+
+    def _saved(
+        self, path: str, to: Path, damaged: str, sha256: str | None = None, params: Mapping[str, int] | None = None
+    ) -> Path:
+        """Streams a file; it appears at `to` once its SHA-256 is this one; None: the one that the answer names."""
+        part, digest = to.with_name(to.name + ".part"), hashlib.sha256()
+        with self.streamed(path, params=params) as response, part.open("wb") as out:
             for chunk in response.iter_bytes():
                 digest.update(chunk)
                 out.write(chunk)
-        if digest.hexdigest() != record.sha256:
+            wanted = sha256 or response.headers["Digest-SHA256"]
+        if digest.hexdigest() != wanted:
             part.unlink()
-            raise ScrimpError(
-                f"{name} of {job_id} arrived damaged: its SHA-256 differs from the recorded one; download it again"
-            )
+            raise ScrimpError(damaged)
         return part.replace(to)
 
     def download_egress(self, job_id: str, to: Path, *, number: int | None = None, timeout_s: float = 60.0) -> Path:
@@ -373,26 +378,17 @@ class Client(Administration):
             Conflict: `egress-pending`: two persons must agree to it, or it was not made within the time.
             ScrimpError: it arrived damaged.
         """
-        path, part = f"/v1/jobs/{in_path(job_id)}/egress", to.with_name(to.name + ".part")
-        filters = {} if number is None else {"number": number}
+        path, filters = f"/v1/jobs/{in_path(job_id)}/egress", {} if number is None else {"number": number}
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                digest = hashlib.sha256()
-                with self.streamed(path, params=filters) as response, part.open("wb") as out:
-                    for chunk in response.iter_bytes():
-                        digest.update(chunk)
-                        out.write(chunk)
-                    wanted = response.headers["Digest-SHA256"]
-                break
+                return self._saved(
+                    path, to, f"the egress of {job_id} arrived damaged: download it again", None, filters
+                )
             except Conflict as pending:
                 if pending.code != "egress-pending" or time.monotonic() >= deadline:
                     raise
             time.sleep(POLL_S)
-        if digest.hexdigest() != wanted:
-            part.unlink()
-            raise ScrimpError(f"the egress of {job_id} arrived damaged: download it again")
-        return part.replace(to)
 
     def certificate(self, job_id: str, timeout_s: float = 15.0) -> SignedCertificate:
         """The signed certificate of a finished job. It is issued a moment after the job's end; this waits for it."""

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.models import Job, Outbox, Worker
-from app.lifecycle.queue.presence import GpuWorkers, is_alive, workers
+from app.lifecycle.queue.presence import GpuWorkers, living
 from app.renewal import resealing
 from app.secrets import NAMES, load_secrets
 from app.settings import Settings
@@ -219,8 +219,7 @@ def _clocks(db: Database, settings: Settings) -> Iterator[Finding]:
 
 def _workers(db: Database, settings: Settings) -> Iterator[Finding]:
     with db.read() as session:
-        at = now_there(session)
-        alive = [each for each, _job in workers(session) if is_alive(each, settings.lease_s, at)]
+        alive = living(session, settings.lease_s)
     if not alive:
         yield Finding("workers", "fault", "no worker is alive: jobs wait", "start one: `scrimp worker`")
     for each in alive:

@@ -270,15 +270,15 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
 
 
 def _check_processes(spec: JobSpec) -> None:
-    if spec.runtime.ranks == 1:
-        if spec.runtime.shard != "none":
-            detail = (
-                f"`shard` '{spec.runtime.shard}' divides the optimizer's state among processes, and this job asks for "
-                "one: give `runtime.processes` of at least 2, or leave `shard` out"
-            )
-            raise InvalidRequest.at("/runtime/shard", detail)
+    if spec.runtime.shard == "none":
         return
-    if spec.runtime.device == "cuda" and spec.runtime.shard != "none":
+    if spec.runtime.ranks == 1:
+        detail = (
+            f"`shard` '{spec.runtime.shard}' divides the optimizer's state among processes, and this job asks for "
+            "one: give `runtime.processes` of at least 2, or leave `shard` out"
+        )
+        raise InvalidRequest.at("/runtime/shard", detail)
+    if spec.runtime.device == "cuda":
         detail = f"`shard` '{spec.runtime.shard}' works on processors only: leave `runtime.device` out, or `shard`"
         raise InvalidRequest.at("/runtime/shard", detail)
 
@@ -332,11 +332,6 @@ def _check_class_weights(spec: JobSpec, facts: DatasetFacts) -> None:
     if not isinstance(spec.model, LinearModel | MlpModel | CnnModel | GcnModel):
         detail = f"`{spec.model.kind}` models take no weights of classes: leave `class_weights` out"
         raise InvalidRequest.at("/class_weights", detail)
-
-
-def _is_hashed(spec: JobSpec, facts: DatasetFacts) -> bool:
-    """Returns True if the model takes hashed words: the data set's, or an extractor's."""
-    return isinstance(spec.model, LinearModel) and spec.model.is_sparse(facts.is_sparse)
 
 
 def _with_side(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -> JobSpec:
@@ -429,7 +424,7 @@ def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
     if not isinstance(spec.model, LinearModel) or spec.model.center is None:
         return
     where = "/model/center"
-    if _is_hashed(spec, facts):
+    if spec.model.is_sparse(facts.is_sparse):
         raise InvalidRequest.at(where, "hashed text cannot be centred: it would no longer be sparse")
     if facts.unit == "user":
         detail = "cannot centre: this data set protects users, and their number of records is private"

@@ -377,6 +377,7 @@ def nearest_rule(spec: JobSpec, facts: DatasetFacts, untried: str) -> Rule | Non
 def _rule(
     spec: JobSpec, facts: DatasetFacts, model: LinearModel | MlpModel | CnnModel, optimizer: Ruled, length: float
 ) -> Rule:
+    largest_weight = max(spec.class_weights) if isinstance(spec.class_weights, list) else 1.0
     return Rule(
         optimizer=optimizer,
         constants=_constants(model, facts),
@@ -386,13 +387,8 @@ def _rule(
         is_sparse=isinstance(model, LinearModel) and model.is_sparse(facts.is_sparse),
         spread=facts.spec.features.spread(facts.features) if _is_table(model, facts) else None,
         unmeasured=_unmeasured(spec),
-        scale=facts.records_per_unit * largest_weight(spec),
+        scale=facts.records_per_unit * largest_weight,
     )
-
-
-def largest_weight(spec: JobSpec) -> float:
-    """The largest weight of a class."""
-    return max(spec.class_weights) if isinstance(spec.class_weights, list) else 1.0
 
 
 def _target(facts: DatasetFacts) -> tuple[float, float] | None:

@@ -37,7 +37,7 @@ from core.privacy import derive
 from core.privacy.accounting import epsilon_of_trial
 from core.privacy.plans import StudyRequest, StudyRun
 from core.privacy.prices import Charge, PricedRun, StudyPrice
-from core.privacy.releases import NoisyCount, NoisyMean, NoisyScore, NoisySum
+from core.privacy.releases import NoisyMean, NoisyScore
 
 # The least factor from a level to the next, in the fit's unit. Calibrated noise (Poisson sampling) is exact to 5e-4.
 LEAST_RISE = 1.01
@@ -189,7 +189,7 @@ def _pricing(
 
 def stored(study: CheckedStudy, priced: StudyPrice) -> StoredStudy:
     """Builds the part of the plan that is stored with the job; its trials are built from it."""
-    hpo = study.hpo
+    hpo, scores = study.hpo, [run.releases for run in study.pricing.runs] if study.pricing else [()] * len(study.slots)
     runs = [
         StoredRun(
             role=slot.role,
@@ -202,7 +202,7 @@ def stored(study: CheckedStudy, priced: StudyPrice) -> StoredStudy:
             epsilon=epsilon_of_trial(study.pricing, run.epsilon_with_scores),
             releases=releases,
         )
-        for slot, run, releases in zip(study.slots, priced.runs, _releases(study), strict=True)
+        for slot, run, releases in zip(study.slots, priced.runs, scores, strict=True)
     ]
     levels, final = _levels(study, priced)
     score = study.evaluation.compared_by if study.evaluation else None
@@ -256,8 +256,3 @@ def check_levels(study: CheckedStudy, priced: StudyPrice) -> tuple[str, ...]:
     if levels and final < levels[-1]:
         return ("The levels leave less privacy for the final run than a pilot of the top level has: lower them.",)
     return ()
-
-
-def _releases(study: CheckedStudy) -> list[tuple[NoisyCount | NoisySum, ...]]:
-    """Returns each trial's scores."""
-    return [run.releases for run in study.pricing.runs] if study.pricing is not None else [() for _ in study.slots]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from app.db.models import Agreement, Approval
+from app.db.row_view import Column, Given, Moment, Page, RowView
 from core.contracts.approvals import Act, Persons
 from core.contracts.base import Document
-from core.ids import rfc3339
 
 Status = Literal["open", "agreed", "denied", "expired"]
 
@@ -17,49 +15,28 @@ class PersonsView(Persons):
     """The persons of whom two decide together on a data set, each with that person's keys; empty: one is enough."""
 
 
-class AgreementView(Document):
+class AgreementView(Document, RowView):
     """A person's word, and the key that gave it."""
 
     person: str
     key_id: str
-    at: str | None
+    at: Annotated[str | None, Moment("at")]
 
 
-class ApprovalView(Document):
+class ApprovalView(Document, RowView):
     """An act that takes effect once two persons have agreed. An open one expires after two weeks."""
 
     id: str
-    dataset: str
+    dataset: Annotated[str, Column("dataset_id")]
     act: Act
     asked_by: str
-    status: Status
-    agreements: tuple[AgreementView, ...]
-    created_at: str | None
-    expires_at: str | None
-    decided_at: str | None
+    status: Annotated[Status, Given()]
+    agreements: Annotated[tuple[AgreementView, ...], Given()]
+    created_at: Annotated[str | None, Moment("created_at")]
+    expires_at: Annotated[str | None, Moment("expires_at")]
+    decided_at: Annotated[str | None, Moment("decided_at")]
     decided_by: str | None
 
-    @classmethod
-    def of_approval(cls, approval: Approval, status: Status, agreements: Sequence[Agreement]) -> ApprovalView:
-        """Shows an approval."""
-        return cls(
-            id=approval.id,
-            dataset=approval.dataset_id,
-            act=approval.act,
-            asked_by=approval.asked_by,
-            status=status,
-            agreements=tuple(
-                AgreementView(person=each.person, key_id=each.key_id, at=rfc3339(each.at)) for each in agreements
-            ),
-            created_at=rfc3339(approval.created_at),
-            expires_at=rfc3339(approval.expires_at),
-            decided_at=rfc3339(approval.decided_at),
-            decided_by=approval.decided_by,
-        )
 
-
-class ApprovalList(Document):
+class ApprovalList(Document, Page[ApprovalView]):
     """A page of approvals."""
-
-    items: list[ApprovalView]
-    next: str | None

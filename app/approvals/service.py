@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.approvals.schemas import ApprovalView, Status
+from app.approvals.schemas import AgreementView, ApprovalView, Status
 from app.audit import record as audit
 from app.db import decided
 from app.db.decided import decide, require_open
@@ -174,7 +174,8 @@ def standing(session: Session, approval: Approval) -> list[Agreement]:
 
 def shown(session: Session, approval: Approval) -> ApprovalView:
     """Shows an approval with who has agreed."""
-    return ApprovalView.of_approval(approval, status_of(approval), agreements_of(session, approval.id))
+    agreements = [AgreementView.of(each) for each in agreements_of(session, approval.id)]
+    return ApprovalView.of(approval, status=status_of(approval), agreements=agreements)
 
 
 def status_of(approval: Approval) -> Status:

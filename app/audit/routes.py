@@ -10,6 +10,7 @@ from sqlalchemy import select
 from app.audit.chain import AuditVerification, content, verify
 from app.audit.record import Action
 from app.db.models import AuditEntry
+from app.db.row_view import Page
 from app.keys.auth import AdminKey
 from app.web.deps import Db
 from app.web.operations import Operation
@@ -51,11 +52,8 @@ class AuditEntryView(Document):
         return cls.model_validate(content(entry) | {"hash": entry.hash})
 
 
-class AuditList(Document):
+class AuditList(Document, Page[AuditEntryView]):
     """A page of audit entries; `next` is the cursor of the next page, null on the last."""
-
-    items: list[AuditEntryView]
-    next: str | None
 
 
 @router.get("")

@@ -92,7 +92,7 @@ def approve(
     if not is_alive(key):
         raise Conflict("wrong-state", "the key that asked was revoked or has expired: deny the request")
     about = _about(session, request)
-    require_match(if_match, BudgetRequestView.of(request, "open", about).tag)
+    require_match(if_match, _view(request, "open", about).tag)
     is_within = budgets.of_key(session, account.dataset_id, request.key_id) is not None
     if about is None or about.epsilon < request.epsilon:
         name = request.key_id if about is None else about.name
@@ -158,7 +158,12 @@ def page(
 
 def shown(session: Session, request: BudgetRequest) -> BudgetRequestView:
     """Shows a request with the sub-account that it is about."""
-    return BudgetRequestView.of(request, status_of(request), _about(session, request))
+    return _view(request, status_of(request), _about(session, request))
+
+
+def _view(request: BudgetRequest, status: Status, about: SubAccount | None) -> BudgetRequestView:
+    named, version = (request.key_id, 0) if about is None else (about.name, about.version)
+    return BudgetRequestView.of(request, status=status, budget=named, budget_version=version)
 
 
 def _about(session: Session, request: BudgetRequest) -> SubAccount | None:

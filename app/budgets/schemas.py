@@ -8,7 +8,8 @@ from typing import Annotated, Literal, cast
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
-from app.db.models import Account, BudgetRequest, Dataset, SubAccount
+from app.db.models import Account, Dataset, SubAccount
+from app.db.row_view import Column, Given, Page, RowView, Whole
 from app.ledger.accounts import filter_for
 from app.ledger.accounts import remaining_of as left_of_cap
 from app.ledger.budgets import PARTS, with_own
@@ -95,11 +96,8 @@ class BudgetView(BaseModel):
         )
 
 
-class BudgetList(BaseModel):
+class BudgetList(Whole[BudgetView]):
     """The sub-accounts of a data set that the caller may see."""
-
-    items: list[BudgetView]
-    next: None = None
 
 
 class BudgetRequestBody(Document):
@@ -123,54 +121,32 @@ class BudgetDecision(Document):
     answer: Text | None = None
 
 
-class BudgetRequestView(BaseModel):
+class BudgetRequestView(RowView):
     """A request for a sub-account. `budget` is the one that it is about, and `budget_version` its version now (0: it
     does not exist yet). Both together are the `ETag`: `"{budget}.{budget_version}"`."""
 
     id: str
-    dataset: str
-    key: str
+    dataset: Annotated[str, Column("dataset_id")]
+    key: Annotated[str, Column("key_id")]
     epsilon: float
     reason: str
-    status: Status
+    status: Annotated[Status, Given()]
     created_at: datetime
     expires_at: datetime
     decided_at: datetime | None
     decided_by: str | None
     answer: str | None
-    budget: str
-    budget_version: int
+    budget: Annotated[str, Given()]
+    budget_version: Annotated[int, Given()]
 
     @property
     def tag(self) -> str:
         """The entity tag: which budget the request is about, and its version."""
         return f"{self.budget}.{self.budget_version}"
 
-    @classmethod
-    def of(cls, found: BudgetRequest, status: Status, about: SubAccount | None) -> BudgetRequestView:
-        """Shows a request, and the sub-account that it is about."""
-        return cls(
-            id=found.id,
-            dataset=found.dataset_id,
-            key=found.key_id,
-            epsilon=found.epsilon,
-            reason=found.reason,
-            status=status,
-            created_at=found.created_at,
-            expires_at=found.expires_at,
-            decided_at=found.decided_at,
-            decided_by=found.decided_by,
-            answer=found.answer,
-            budget=found.key_id if about is None else about.name,
-            budget_version=0 if about is None else about.version,
-        )
 
-
-class BudgetRequestList(BaseModel):
+class BudgetRequestList(Page[BudgetRequestView]):
     """A page of requests, newest first; `next` is the cursor of the next page, null on the last."""
-
-    items: list[BudgetRequestView]
-    next: str | None
 
 
 def _part(account: Account, found: SubAccount, part: str, left: int) -> BudgetPart:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from app.catalogue import extractors, hpo, models, optimizers
+from app.db.row_view import Whole
 from app.keys.auth import current_key
 from app.web.deps import ServiceSettings
 from app.web.operations import Operation
@@ -25,11 +26,8 @@ class ModelView(models.ModelText):
     json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `model`
 
 
-class ModelList(Document):
+class ModelList(Document, Whole[ModelView]):
     """Every kind of model."""
-
-    items: list[ModelView]
-    next: None = None
 
 
 class ExtractorView(Document):
@@ -42,11 +40,8 @@ class ExtractorView(Document):
     sha256: str
 
 
-class ExtractorList(Document):
+class ExtractorList(Document, Whole[ExtractorView]):
     """Every extractor of this service."""
-
-    items: list[ExtractorView]
-    next: None = None
 
 
 @router.get("/extractors")
@@ -86,11 +81,8 @@ class OptimizerView(optimizers.OptimizerText):
     json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `optimizer`
 
 
-class OptimizerList(Document):
+class OptimizerList(Document, Whole[OptimizerView]):
     """Every optimizer."""
-
-    items: list[OptimizerView]
-    next: None = None
 
 
 class StrategyView(Document):
@@ -104,11 +96,8 @@ class StrategyView(Document):
     json_schema: dict[str, Any] = Field(serialization_alias="schema")  # the schema of a JobSpec's `hpo`
 
 
-class StrategyList(Document):
+class StrategyList(Document, Whole[StrategyView]):
     """Every strategy of private study."""
-
-    items: list[StrategyView]
-    next: None = None
 
 
 @router.get("/hpo-strategies")

@@ -126,5 +126,9 @@ def _views(session: Session, charges: Sequence[Charge]) -> list[ChargeView]:
     for each in charges:
         account = session.get_one(Account, held_on(session, each.id)[0])
         unit = filter_for(account.filter, account.order).unit
-        found.append(ChargeView.of(each, unit, (account.train_budget, account.holdout_budget)))
+        train, holdout = (
+            amount / budget if budget else 0.0
+            for amount, budget in ((each.train, account.train_budget), (each.holdout, account.holdout_budget))
+        )
+        found.append(ChargeView.of(each, unit=unit, share_train=train, share_holdout=holdout))
     return found

@@ -6,9 +6,9 @@ import hashlib
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
+from pydantic import Field, StringConstraints, TypeAdapter
 
-from app.db.models import Charge
+from app.db.row_view import Column, Given, Page, RowView
 from core.contracts.base import NO_NUL, Document, Unit, is_none
 from core.contracts.blocks import ALL, BlockChoice
 from core.contracts.governance import Use
@@ -73,65 +73,29 @@ class VoidRequest(Document):
     reason: Text
 
 
-class ChargeView(BaseModel):
+class ChargeView(RowView):
     """A charge of another system. Amounts are in the account's `unit`; shares are parts of its budget.
 
     `attested_by` is the key that vouches for `mechanism`: this service cannot check what another system does.
     """
 
     id: str
-    dataset: str
+    dataset: Annotated[str, Column("dataset_id")]
     account: Part
     status: Status
     mechanism: Claim
     attested: str
-    attested_by: str
+    attested_by: Annotated[str, Column("key_id")]
     use: Use | None
-    unit: str
+    unit: Annotated[str, Given()]
     train: int
     holdout: int
-    share_train: float
-    share_holdout: float
+    share_train: Annotated[float, Given()]
+    share_holdout: Annotated[float, Given()]
     reason: str | None
     created_at: datetime
     settled_at: datetime | None
 
-    @classmethod
-    def of(cls, charge: Charge, unit: str, budgets: tuple[int, int]) -> ChargeView:
-        """Shows a charge.
 
-        Args:
-            unit: of the data set's filter.
-            budgets: of (train, holdout).
-        """
-        train, holdout = (
-            amount / budget if budget else 0.0
-            for amount, budget in zip((charge.train, charge.holdout), budgets, strict=True)
-        )
-        return cls.model_validate(
-            {
-                "id": charge.id,
-                "dataset": charge.dataset_id,
-                "account": charge.account,
-                "status": charge.status,
-                "mechanism": CLAIM.validate_python(charge.mechanism),
-                "attested": charge.attested,
-                "attested_by": charge.key_id,
-                "use": charge.use,
-                "unit": unit,
-                "train": charge.train,
-                "holdout": charge.holdout,
-                "share_train": train,
-                "share_holdout": holdout,
-                "reason": charge.reason,
-                "created_at": charge.created_at,
-                "settled_at": charge.settled_at,
-            }
-        )
-
-
-class ChargeList(BaseModel):
+class ChargeList(Page[ChargeView]):
     """A page of charges, newest first; `next` is the cursor of the next page, null on the last."""
-
-    items: list[ChargeView]
-    next: str | None

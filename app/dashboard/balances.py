@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
@@ -15,9 +14,6 @@ from app.ledger.accounts import filter_for
 from app.ledger.blocks import ledgers_of
 from app.ledger.schemas import AccountView, LedgerView
 from core.privacy.prices import Charge, Units
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

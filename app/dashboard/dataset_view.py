@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -20,9 +19,6 @@ from app.grants.service import find
 from app.ledger import summary
 from app.ledger.schemas import LedgerView
 from core.privacy.quoted import Quoted
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

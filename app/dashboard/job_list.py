@@ -33,34 +33,8 @@ ROWS = 25
 ACTIVE = ("queued", "running", "pausing", "cancelling")
 
 
-class ListQuery:
-    """The filters of the list of jobs, as its address has them."""
-
-    def __init__(
-        self,
-        status: Status | Literal[""] | None = None,
-        dataset: Annotated[str | None, Query(max_length=100)] = None,
-        after: After = None,
-        q: Annotated[str | None, Query(max_length=200, pattern=NO_NUL)] = None,
-        tag: Annotated[str | None, Query(max_length=LONGEST_TAG, pattern=NO_NUL)] = None,
-        sort: JobOrder | Literal[""] = "newest",
-    ) -> None:
-        self.status, self.dataset, self.after = status or None, dataset or None, after or None
-        self.q, self.tag = (q or "").strip() or None, (tag or "").strip().lower() or None
-        self.sort = sort or "newest"
-
-    @property
-    def jobs(self) -> JobsQuery:
-        """The same page, as jobs are asked for."""
-        return JobsQuery(
-            dataset=self.dataset,
-            status=self.status,
-            after=self.after,
-            limit=ROWS,
-            q=self.q,
-            tag=self.tag,
-            sort=self.sort,
-        )
+class ListQuery(JobsQuery, frozen=True):
+    """The page of the list of jobs, as its address has it."""
 
     def url(self, path: str, **changes: Any) -> str:
         """The address of this list with other filters; a filter that is None is left out."""
@@ -68,7 +42,21 @@ class ListQuery:
         return address(path, asked | {"sort": self.sort if self.sort != "newest" else None} | changes)
 
 
-AskedJobs = Annotated[ListQuery, Depends()]
+def asked_jobs(
+    status: Status | Literal[""] | None = None,
+    dataset: Annotated[str | None, Query(max_length=100)] = None,
+    after: After = None,
+    q: Annotated[str | None, Query(max_length=200, pattern=NO_NUL)] = None,
+    tag: Annotated[str | None, Query(max_length=LONGEST_TAG, pattern=NO_NUL)] = None,
+    sort: JobOrder | Literal[""] = "newest",
+) -> ListQuery:
+    """The page that an address asks for; an empty filter is none."""
+    words, label = (q or "").strip() or None, (tag or "").strip().lower() or None
+    page = {"status": status or None, "dataset": dataset or None, "after": after or None, "sort": sort or "newest"}
+    return ListQuery.model_validate(page | {"q": words, "tag": label, "limit": ROWS})
+
+
+AskedJobs = Annotated[ListQuery, Depends(asked_jobs)]
 
 
 @router.get("")
@@ -87,9 +75,9 @@ def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked
 
 def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> dict[str, Any]:
     """One page of jobs, and the data that its filters need."""
-    page = page_of_jobs(db, caller, gpus, asked.jobs)
+    page = page_of_jobs(db, caller, gpus, asked)
     with db.read() as session:
-        counts, is_partial = _counts(db, session, caller, asked.jobs, page)
+        counts, is_partial = _counts(db, session, caller, asked, page)
         return {
             "asked": asked,
             "page": page,

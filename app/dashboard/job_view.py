@@ -122,7 +122,7 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
         scores=scores_of(session, job, dataset, details["metrics"]),
         events=[EventView.of(event) for event in reversed(events)],
         entries=entries,
-        certificate=jobs.certificate(session, job_id),
+        certificate=session.get(Certificate, job_id),
         certificate_due=job.status in FINISHED and not job.parent_id and any(each.kind == "post" for each in entries),
         may_cancel=job.status in STOPPABLE and not job.parent_id and may_steer,
         may_pause=job.status in ("queued", "running") and not job.parent_id and may_steer,

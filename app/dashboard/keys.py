@@ -154,7 +154,7 @@ def _page(
     shown = keys.list_keys(db, settings, caller).items if caller.is_admin else []
     own = keys.show_own_key(db, settings, caller)
     with db.read() as session:
-        given = [(row.name, grants.GrantView.of(grant_, key_)) for grant_, key_, row in list_all(session, caller)]
+        given = [(row.name, grants.shown(grant_, key_)) for grant_, key_, row in list_all(session, caller)]
         datasets = own_datasets(session, caller)
     return render(
         request,

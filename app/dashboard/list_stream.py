@@ -48,16 +48,11 @@ def page_of(db: Database, caller: Caller, asked: ListQuery) -> Page:
         NotFound: the filter's data set is not there for this caller.
     """
     with db.read() as session:
-        among = jobs_among(session, caller, asked.jobs, lasting=True)
-    states = repository.states_of_page(
-        # The first condition again: who loses the data set of the filter loses its jobs.
-        among=and_(visible(caller, Job.dataset_id), among),
-        status=asked.status,
-        after=key_of_page(asked.after, asked.sort),
-        limit=ROWS,
-        sort=asked.sort,
-    )
-    return Page((sees_as(caller), *vars(asked).values()), states)
+        among = jobs_among(session, caller, asked, lasting=True)
+    # The first condition again: who loses the data set of the filter loses its jobs.
+    of_viewer, key = and_(visible(caller, Job.dataset_id), among), key_of_page(asked.after, asked.sort)
+    page = repository.PageOfJobs(of_viewer, asked.status, key, ROWS, asked.sort)
+    return Page((sees_as(caller), *vars(asked).values()), page.states)
 
 
 def _is_there(db: Database, caller: Caller, asked: ListQuery) -> bool:

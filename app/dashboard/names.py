@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import ApiKey, Dataset
 from app.grants.service import Access, visible
 from app.keys.service import Caller
-
-if TYPE_CHECKING:
-    pass
 
 
 def dataset_names(session: Session, caller: Caller) -> dict[str, str]:

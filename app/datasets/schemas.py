@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from app.datasets.declaring import Findings
 from app.datasets.for_owner import ForOwner
 from app.db.models import Dataset, DatasetReading
-from app.db.row_view import Computed, RowView
+from app.db.row_view import Computed, Page, RowView
 from app.grants.service import Access, Level
 from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
@@ -262,8 +262,5 @@ class CheckedDataset(BaseModel):
     warnings: list[str]
 
 
-class DatasetList(BaseModel):
+class DatasetList(Page[DatasetView | ReadingDataset]):
     """A page of data sets; `next` is the cursor of the next page, null on the last."""
-
-    items: list[DatasetView | ReadingDataset]
-    next: str | None

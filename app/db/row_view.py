@@ -7,9 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel
+
+from core.ids import rfc3339
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,24 @@ class Computed:
         self.value, self.columns = value, columns
 
 
+class Moment(Computed):
+    """A field that shows a column's time as text."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(lambda row: rfc3339(getattr(row, column)), column)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A field that is no function of the row: `of` is told its value."""
+
+
 @dataclass(frozen=True)
 class Separate:
     """A field that a route of its own shows: its column is not loaded with the others."""
+
+
+SAYS = Column | Computed | Given | Separate
 
 
 class RowView(BaseModel):
@@ -53,7 +72,7 @@ class RowView(BaseModel):
         reads: dict[str, Callable[[Any], Any]] = {}
         columns: dict[str, Column] = {}
         for name, field in cls.model_fields.items():
-            declared = next((each for each in field.metadata if isinstance(each, Column | Computed | Separate)), None)
+            declared = next((each for each in field.metadata if isinstance(each, SAYS)), None)
             match declared or Column(name):
                 case Column() as column:
                     columns[column.name] = column
@@ -78,6 +97,20 @@ class RowView(BaseModel):
         return tuple(each.name for each in cls._columns if each.text)
 
     @classmethod
-    def of(cls, source: Any) -> Self:
-        """Builds the answer of a row."""
-        return cls.model_validate(cls.members(source))
+    def of(cls, source: Any, **given: Any) -> Self:
+        """Builds the answer of a row, and of what is `Given` with it."""
+        return cls.model_validate(cls.members(source) | given)
+
+
+class Page(BaseModel, Generic[T]):
+    """A page of a list; `next` is the cursor of the next page, null on the last."""
+
+    items: list[T]
+    next: str | None
+
+
+class Whole(BaseModel, Generic[T]):
+    """A list on one page."""
+
+    items: list[T]
+    next: None = None

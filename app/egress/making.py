@@ -16,7 +16,6 @@ All of it was released and paid for, or is public: the certificate, the ledger, 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -27,21 +26,14 @@ from pathlib import Path
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.approvals.service import require_own_agreement, standing
 from app.audit import record as audit
 from app.db.engine import Database
-from app.db.models import Approval, Dataset, Egress, Job
-from app.egress import archive, crate, documents, manifest, sending, service
+from app.db.models import Approval, Egress
+from app.egress import archive, crate, manifest, service
 from app.egress.archive import Changed, Hashed
-from app.egress.manifest import CoveredLedger, Manifest, Word
-from app.egress.read import CertificateFacts
-from app.egress.sending import MODEL, Files, of_model
-from app.jobs.certified import require_certificate
-from app.ledger import evidence
-from app.ledger.certified import Signed
-from app.ledger.evidence import Evidence
+from app.egress.gathering import Gathered, gathered
+from app.egress.sending import MODEL, of_model
 from app.ledger.signer import Signer
-from app.ledger.transparency import checkpoints
 from app.logs import kind_of
 from app.settings import Settings
 from app.storage import objects
@@ -49,24 +41,11 @@ from app.storage.bucket import DamagedError
 from app.storage.objects import Objects
 from core.disk import Room, sync
 from core.errors import Conflict, Forbidden, NotFound, StorageFull, TransientError, Unavailable
-from core.ids import new_id, now, rfc3339, whole_second
+from core.ids import new_id, now, whole_second
 
 logger = logging.getLogger(__name__)
 TRIES, LONGEST_WAIT = 16, timedelta(hours=1)  # the last one comes after some five hours
 DAMAGED = "a file of the job is missing or damaged"
-
-
-@dataclass(frozen=True)
-class _Gathered:
-    """What a folder is made of, read in one transaction."""
-
-    facts: CertificateFacts
-    certificate: bytes
-    log: bytes
-    evidence: Evidence
-    artifacts: Files
-    submitted_by: str
-    manifest: Manifest
 
 
 @dataclass(frozen=True)
@@ -167,16 +146,11 @@ def _make(db: Database, settings: Settings, key: Signer, egress_id: str, path: s
     """Makes it at this place. False if it is wanted no more."""
     store, root = objects.of(settings), settings.storage_root
     with db.read() as session:
-        found = _gathered(session, egress_id)
+        found = gathered(session, egress_id)
     model = {name: store.local(path, sha256) for name, path, sha256 in found.artifacts}
     digests = {MODEL + name: sha256 for name, _, sha256 in found.artifacts}
     hashes = {MODEL + name: Hashed(digests[MODEL + name], path.stat().st_size) for name, path in model.items()}
-    papers: dict[str, bytes] = {
-        "certificate.json": found.certificate,
-        "log.json": found.log,
-        "statement.json": "".join(evidence.pieces(db, found.evidence)).encode(),
-        **documents.documents(found.facts, found.manifest, found.submitted_by),
-    }
+    papers = found.papers(db)
     hashes |= {name: archive.hashed(content) for name, content in papers.items()}
     _complete(papers, hashes, found, key)
     whole = archive.hashed_pieces(archive.pieces({**papers, **of_model(model)}, digests))
@@ -209,7 +183,7 @@ def _write(settings: Settings, papers: Mapping[str, bytes], to: Path) -> Hashed:
     return archive.hashed(whole)
 
 
-def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], found: _Gathered, key: Signer) -> None:
+def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], found: Gathered, key: Signer) -> None:
     """Adds the crate, with its hash, and the manifest to a folder."""
     described = crate.metadata(found.facts, found.manifest, hashes, found.submitted_by)
     files[crate.METADATA], hashes[crate.METADATA] = described, archive.hashed(described)
@@ -217,57 +191,3 @@ def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], found: _Gather
     whole = found.manifest.model_copy(update={"sizes": sizes})
     digests = {name: each.sha256 for name, each in hashes.items()}
     files[manifest.NAME] = manifest.signed(whole, digests, key).encode()
-
-
-def _gathered(session: Session, egress_id: str) -> _Gathered:
-    row = session.get_one(Egress, egress_id)
-    job = session.get_one(Job, row.job_id)
-    dataset = session.get_one(Dataset, job.dataset_id)
-    stored = require_certificate(session, job).body
-    facts = CertificateFacts.model_validate(Signed.model_validate(stored).certificate)
-    known = evidence.of(session, dataset)
-    service.require_files(session, job, stored)
-    require_own_agreement(session, job, row)
-    words = [] if row.approval_id is None else standing(session, session.get_one(Approval, row.approval_id))
-    return _Gathered(
-        facts=facts,
-        certificate=_text(stored),
-        log=_text(_proofs(session, facts, known)),
-        evidence=known,
-        artifacts=sending.files_of(session, row),
-        submitted_by=job.key_id,
-        manifest=Manifest(
-            egress=row.id,
-            number=row.number,
-            job=job.id,
-            dataset=dataset.id,
-            dataset_name=dataset.name,
-            recipient=row.recipient,
-            reason=row.reason,
-            asked_by=row.asked_by,
-            asked_at=rfc3339(row.asked_at),
-            approvals=tuple(Word(person=each.person, key_id=each.key_id, at=rfc3339(each.at)) for each in words),
-            made_at=rfc3339(whole_second()),
-            ledgers=tuple(
-                CoveredLedger(id=each.dataset_id, label=label, entries=each.size) for label, each in known.ledgers
-            ),
-            sizes={},
-        ),
-    )
-
-
-def _proofs(session: Session, facts: CertificateFacts, known: Evidence) -> object:
-    """The log's part of the folder: that the charge is in the newest checkpoint of each ledger that was charged."""
-    notes = {each.dataset_id: each for _, each in known.ledgers}
-    told = []
-    for ledger, settled in facts.ledgers.items():
-        note = notes[ledger]
-        if note.size < settled.entry_seq:
-            raise TransientError(f"the checkpoint of {ledger} does not reach the job's charge yet")
-        (proof,) = checkpoints.proofs(session, ledger, [(settled.entry_seq, settled.head)], note.size)
-        told.append({"id": ledger, "checkpoint": note.note, "proof": proof.model_dump(mode="json")})
-    return {"version": 1, "ledgers": told}
-
-
-def _text(document: object) -> bytes:
-    return (json.dumps(document, ensure_ascii=False, indent=1) + "\n").encode()

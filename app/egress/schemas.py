@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from app.db.models import Egress
+from app.db.row_view import Column, Given, Moment, RowView, Whole
 from core.contracts.base import NO_NUL, Document
-from core.ids import rfc3339
 
 # "waiting": for two persons; "pending": for the relay; "deleted": with the job's files.
 EgressStatus = Literal["waiting", "pending", "ready", "denied", "expired", "failed", "deleted"]
@@ -23,48 +22,26 @@ class EgressRequest(Document):
     reason: Reason
 
 
-class EgressView(Document):
+class EgressView(Document, RowView):
     """A signed folder of a job's files with their proof.
 
     `number` counts the job's egresses; `approval` is what two persons must agree to, where the owner named persons.
     """
 
     id: str
-    job: str
+    job: Annotated[str, Column("job_id")]
     number: int
     recipient: str
     reason: str
-    status: EgressStatus
-    approval: str | None
+    status: Annotated[EgressStatus, Given()]
+    approval: Annotated[str | None, Column("approval_id")]
     asked_by: str
-    asked_at: str | None
-    made_at: str | None
+    asked_at: Annotated[str | None, Moment("asked_at")]
+    made_at: Annotated[str | None, Moment("made_at")]
     problem: str | None
     sha256: str | None
     size_bytes: int | None
 
-    @classmethod
-    def of_egress(cls, egress: Egress, status: EgressStatus) -> EgressView:
-        """Shows an egress."""
-        return cls(
-            id=egress.id,
-            job=egress.job_id,
-            number=egress.number,
-            recipient=egress.recipient,
-            reason=egress.reason,
-            status=status,
-            approval=egress.approval_id,
-            asked_by=egress.asked_by,
-            asked_at=rfc3339(egress.asked_at),
-            made_at=rfc3339(egress.made_at),
-            problem=egress.problem,
-            sha256=egress.sha256,
-            size_bytes=egress.size_bytes,
-        )
 
-
-class EgressList(Document):
+class EgressList(Document, Whole[EgressView]):
     """A job's egresses, the newest first."""
-
-    items: list[EgressView]
-    next: None = None

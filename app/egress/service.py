@@ -140,7 +140,7 @@ def status_of(session: Session, egress: Egress) -> EgressStatus:
 
 def shown(session: Session, egress: Egress) -> EgressView:
     """Shows an egress."""
-    return EgressView.of_egress(egress, status_of(session, egress))
+    return EgressView.of(egress, status=status_of(session, egress))
 
 
 def _has_weights(document: object) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import cast
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Response
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from app.audit import record as audit
 from app.db.models import ApiKey, Grant
+from app.db.row_view import Computed, Given, RowView, Whole
 from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
@@ -18,7 +19,6 @@ from core import leaves
 from core.contracts.base import Document, EpsilonValue, is_none
 from core.contracts.governance import Terms
 
-GRANTED: TypeAdapter[service.Granted] = TypeAdapter(service.Granted)
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/grants", tags=["grants"])
 
 
@@ -40,52 +40,36 @@ class GrantRequest(Terms):
         return cls(access=policy.access, max_epsilon_per_job=policy.max_epsilon, **dict(policy.terms))
 
 
-class GrantView(Document):
+class GrantView(Document, RowView):
     """A grant, with the name and role of its key."""
 
     dataset_id: str
     key_id: str
-    key_name: str
-    key_role: str
+    key_name: Annotated[str, Given()]
+    key_role: Annotated[str, Given()]
     access: service.Granted
     max_epsilon_per_job: float | None
     ends_at: datetime | None = None
     purpose: str | None = None
     permit: str | None = None
-    persons: tuple[str, ...] = ()
+    persons: Annotated[tuple[str, ...], Computed(lambda row: tuple(row.persons or ()), "persons")] = ()
     created_at: datetime
     created_by: str
 
-    @classmethod
-    def of(cls, grant: Grant, key: ApiKey) -> GrantView:
-        """Shows a grant with its key's name and role."""
-        return cls(
-            dataset_id=grant.dataset_id,
-            key_id=grant.key_id,
-            key_name=key.name,
-            key_role=key.role,
-            access=GRANTED.validate_python(grant.access),
-            max_epsilon_per_job=grant.max_epsilon_per_job,
-            ends_at=grant.ends_at,
-            purpose=grant.purpose,
-            permit=grant.permit,
-            persons=tuple(grant.persons or ()),
-            created_at=grant.created_at,
-            created_by=grant.created_by,
-        )
+
+def shown(grant: Grant, key: ApiKey) -> GrantView:
+    """Shows a grant with its key's name and role."""
+    return GrantView.of(grant, key_name=key.name, key_role=key.role)
 
 
 class NewGrant(GrantView):
     """A grant that was made. `replaced`: what the key's earlier grant said, all of which has ended."""
 
-    replaced: GrantRequest | None = Field(default=None, exclude_if=is_none)
+    replaced: Annotated[GrantRequest | None, Given()] = Field(default=None, exclude_if=is_none)
 
 
-class GrantList(Document):
+class GrantList(Document, Whole[GrantView]):
     """Every grant on a data set."""
-
-    items: list[GrantView]
-    next: None = None
 
 
 @router.get("")
@@ -100,7 +84,7 @@ def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
     """Lists every grant on a data set, oldest first."""
     with db.read() as session:
         found = service.list_grants(session, caller, dataset_id)
-        return GrantList(items=[GrantView.of(grant, key) for grant, key in found])
+        return GrantList(items=[shown(grant, key) for grant, key in found])
 
 
 @router.put("/{key_id}")
@@ -128,7 +112,7 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
         details |= cast(audit.Details, terms.model_dump(mode="json", exclude_defaults=True))
         audit.record(session, "grant.set", given.grant.dataset_id, **details)
         replaced = GrantRequest.of(given.replaced) if given.replaced is not None else None
-        return NewGrant(**dict(GrantView.of(given.grant, given.key)), replaced=replaced)
+        return NewGrant(**dict(shown(given.grant, given.key)), replaced=replaced)
 
 
 @router.delete("/{key_id}", status_code=204)

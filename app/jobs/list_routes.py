@@ -106,9 +106,7 @@ def _page(
     key = key_of_page(query.after, sort)
     with db.read() as session:
         among = jobs_among(session, caller, query)
-        jobs = repository.page_of_jobs(
-            session, among=among, status=query.status, after=key, limit=limit, sort=sort, columns=columns
-        )
+        jobs = repository.PageOfJobs(among, query.status, key, limit, sort).rows(session, columns)
         more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
     last = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -33,7 +34,6 @@ from app.db.models import (
     Account,
     Artifact,
     Attempt,
-    Certificate,
     Job,
     JobEvent,
     LedgerEntry,
@@ -78,58 +78,41 @@ DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
 }
 
 
-def page_of_jobs(
-    session: Session,
-    *,
-    among: ColumnElement[bool],
-    status: str | None,
-    after: tuple[datetime | str, str] | None,
-    limit: int,
-    sort: JobOrder = "newest",
-    columns: list[ColumnElement[Any]] = SHOWN,
-) -> list[Row[Any]]:
-    """Reads a page of jobs, and one row more to show if there is a next page. Trials are not listed here, but with
-    their study.
+@dataclass(frozen=True)
+class PageOfJobs:
+    """A page of jobs. Trials are not listed here, but with their study.
 
-    Args:
+    Attributes:
         among: the condition on jobs that may be shown.
         after: the sort key of the last row of the page before: its time or its name, and its id.
     """
-    query = _page(columns, among=among, status=status, after=after, sort=sort)
-    return list(session.connection().execute(query.limit(limit + 1)).all())
 
+    among: ColumnElement[bool]
+    status: str | None
+    after: tuple[datetime | str, str] | None
+    limit: int
+    sort: JobOrder
 
-def states_of_page(
-    *,
-    among: ColumnElement[bool],
-    status: str | None,
-    after: tuple[datetime | str, str] | None,
-    limit: int,
-    sort: JobOrder = "newest",
-) -> Select[str, str, int]:
-    """Selects the id, the status and the number of events of each job on the same page: what tells that it changed."""
-    return _page([JOB.id, JOB.status, JOB.events], among=among, status=status, after=after, sort=sort).limit(limit)
+    def rows(self, session: Session, columns: list[ColumnElement[Any]]) -> list[Row[Any]]:
+        """Reads the page, and one row more to show if there is a next one."""
+        return list(session.connection().execute(self._select(columns).limit(self.limit + 1)).all())
 
+    @property
+    def states(self) -> Select[str, str, int]:
+        """Selects the id, the status and the number of events of each of its jobs: what tells that one changed."""
+        return self._select([JOB.id, JOB.status, JOB.events]).limit(self.limit)
 
-def _page(
-    columns: list[ColumnElement[Any]],
-    *,
-    among: ColumnElement[bool],
-    status: str | None,
-    after: tuple[datetime | str, str] | None,
-    sort: JobOrder,
-) -> Select[Any]:
-    """Selects columns of jobs in an order, beginning after a row."""
-    first = JOB.name if sort == "name" else JOB.created_at
-    falling = sort == "newest"
-    order = (first.desc(), JOB.id.desc()) if falling else (first, JOB.id)
-    query = select(*columns).where(among, JOB.parent_id.is_(None)).order_by(*order)
-    if status is not None:
-        query = query.where(JOB.status == status)
-    if after is not None:
-        key = tuple_(first, JOB.id)
-        query = query.where(key < after if falling else key > after)
-    return query
+    def _select(self, columns: list[ColumnElement[Any]]) -> Select[Any]:
+        first = JOB.name if self.sort == "name" else JOB.created_at
+        falling = self.sort == "newest"
+        order = (first.desc(), JOB.id.desc()) if falling else (first, JOB.id)
+        query = select(*columns).where(self.among, JOB.parent_id.is_(None)).order_by(*order)
+        if self.status is not None:
+            query = query.where(JOB.status == self.status)
+        if self.after is not None:
+            key = tuple_(first, JOB.id)
+            query = query.where(key < self.after if falling else key > self.after)
+        return query
 
 
 def named_like(text: str) -> Select[str]:
@@ -241,8 +224,3 @@ def artifact(session: Session, job_id: str, name: str) -> Artifact:
     if found is None:
         raise NotFound("this job has no artifact of that name")
     return found
-
-
-def certificate(session: Session, job_id: str) -> Certificate | None:
-    """Returns a job's certificate; None if none is issued."""
-    return session.get(Certificate, job_id)

@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from app.admission.quote import Quote
 from app.db.models import Attempt, Job, Metric
-from app.db.row_view import Column, Computed, RowView, Separate
+from app.db.row_view import Column, Computed, Page, RowView, Separate, Whole
 from app.jobs.trials import StudyView
 from app.ledger.certified import Signed
 from app.lifecycle.queue.presence import GpuWorkers
@@ -168,7 +168,9 @@ class JobView(RowView):
         Computed(lambda of: [ArtifactView.members(each) for each in of.details["artifacts"]]),
         leaves.WEIGHTS,
     ]
-    tags: Annotated[list[str], Computed(lambda of: tags_of(of.job), "tags"), leaves.ASKED] = Field(default=[])
+    tags: Annotated[
+        list[str], Computed(lambda of: [each for each in of.job.tags.split(",") if each], "tags"), leaves.ASKED
+    ] = Field(default=[])
     notes: Annotated[str, leaves.ASKED] = ""
     study: Annotated[  # for a study: its progress and decisions
         StudyView | None, Computed(lambda of: StudyView.of(of.job), "study", "step", "steps"), leaves.ELSEWHERE
@@ -197,11 +199,8 @@ def held_by(quote: Quote) -> Units:
     return Units(train=quote.charge.train, holdout=quote.charge.holdout)
 
 
-class JobList(BaseModel):
+class JobList(Page[JobView]):
     """A page of jobs."""
-
-    items: list[JobView]
-    next: str | None
 
 
 class EventView(RowView):
@@ -213,18 +212,12 @@ class EventView(RowView):
     at: Annotated[datetime, Column("created_at"), leaves.TIMES]
 
 
-class EventList(BaseModel):
+class EventList(Page[EventView]):
     """A page of a job's events."""
 
-    items: list[EventView]
-    next: str | None
 
-
-class MetricList(BaseModel):
+class MetricList(Whole[MetricView]):
     """All released numbers of a job."""
-
-    items: list[MetricView]
-    next: None = None
 
 
 class DsseSignature(BaseModel):
@@ -276,11 +269,6 @@ def _waiting_for(job: JobLike, gpus: GpuWorkers) -> Literal["cuda", "gpus", "pro
         return None
     lack = gpus.lack(StoredRuntime.of(job.spec).runtime, job.device)
     return lack or (None if is_study else "worker")
-
-
-def tags_of(job: JobLike) -> list[str]:
-    """A job's tags."""
-    return [each for each in job.tags.split(",") if each]
 
 
 def spent_by(job: JobLike, planned: Epsilon | None) -> Epsilon | None:

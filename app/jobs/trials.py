@@ -12,6 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Job, Metric
+from app.db.row_view import Whole
 from app.hpo.stored import StoredStudy
 from core import leaves
 from core.contracts.base import Document, Epsilon
@@ -104,11 +105,9 @@ class _Searched(Document):
     hpo: LinearScaling
 
 
-class TrialList(BaseModel):
+class TrialList(Whole[TrialView]):
     """The trials so far, by number; `study` is null if the job is not a study."""
 
-    items: list[TrialView]
-    next: None = None
     study: StudyView | None
 
 

@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, Field, StringConstraints
 
 from app.audit import record as audit
 from app.db.models import ApiKey
+from app.db.row_view import Whole
 from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
 from app.keys.limits import OwnLimits
@@ -107,11 +108,8 @@ class NewKey(Document):
     token: str
 
 
-class KeyList(Document):
+class KeyList(Document, Whole[KeyView]):
     """Every key."""
-
-    items: list[KeyView]
-    next: None = None
 
 
 @router.post("", status_code=201)

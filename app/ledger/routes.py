@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from app.audit import record as audit
 from app.grants.service import require
@@ -14,7 +14,7 @@ from app.ledger.checks import VerificationView
 from app.ledger.schemas import EntryList, EntryView, Join, LedgerView
 from app.web import examples
 from app.web.answers import as_json
-from app.web.deps import Db, RecordedHeads, get_pricing
+from app.web.deps import Db, RecordedHeads, of_state
 from app.web.operations import CAP_TAG, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
 from core import leaves
@@ -22,7 +22,7 @@ from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}/ledger", tags=["ledger"])
-Pricing = Annotated[summary.Comparer, Depends(get_pricing)]
+Pricing = Annotated[summary.Comparer, of_state("pricing")]
 
 
 @router.get("", response_model=LedgerView)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, StringConstraints
 
 from app.db.models import Account, LedgerEntry
+from app.db.row_view import Page
 from app.ledger.accounts import remaining_of
 from app.ledger.entries import content
 from app.ledger.transparency.attestations import Envelope
@@ -144,11 +145,8 @@ class EntryView(BaseModel):
         return cls(**content(entry), hash=entry.hash)
 
 
-class EntryList(BaseModel):
+class EntryList(Page[EntryView]):
     """A page of ledger entries; `next` is the cursor of the next page, null on the last."""
-
-    items: list[EntryView]
-    next: str | None
 
 
 class CheckpointView(BaseModel):

@@ -8,13 +8,12 @@ from fastapi import APIRouter, Depends
 from sqlalchemy import select
 
 from app.db.models import SigningKey
-from app.db.row_view import Computed, RowView
+from app.db.row_view import Computed, Moment, RowView, Whole
 from app.keys.auth import current_key
 from app.web.deps import Db
 from app.web.operations import Operation
 from core import leaves
 from core.contracts.base import Document
-from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
 
@@ -25,14 +24,11 @@ class SigningKeyView(Document, RowView):
     id: str
     algorithm: Annotated[str, Computed(lambda _row: "Ed25519")]
     public_key: str
-    first_used_at: Annotated[str | None, Computed(lambda row: rfc3339(row.first_used_at), "first_used_at")]
+    first_used_at: Annotated[str | None, Moment("first_used_at")]
 
 
-class SigningKeyList(Document):
+class SigningKeyList(Document, Whole[SigningKeyView]):
     """Every public key of certificates."""
-
-    items: list[SigningKeyView]
-    next: None = None
 
 
 @router.get("/signing-keys")

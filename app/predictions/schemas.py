@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from app.db.row_view import Column, Computed, RowView
+from app.db.row_view import Column, Moment, RowView
 from core.contracts.base import Document
-from core.ids import rfc3339
 
 MAX_RECORDS = 1000
 
@@ -34,5 +33,5 @@ class PredictionView(RowView):
     status: Literal["queued", "running", "succeeded", "failed"]
     predictions: Annotated[list[dict[str, Any]] | None, Column("outputs")]
     failure: dict[str, str] | None
-    created_at: Annotated[str, Computed(lambda row: rfc3339(row.created_at), "created_at")]
-    expires_at: Annotated[str, Computed(lambda row: rfc3339(row.expires_at), "expires_at")]
+    created_at: Annotated[str, Moment("created_at")]
+    expires_at: Annotated[str, Moment("expires_at")]

@@ -17,13 +17,12 @@ from typing import Literal
 from sqlalchemy import func, select, text
 from starlette.concurrency import run_in_threadpool
 
-from app.db.clock import now_there
 from app.db.engine import Database
 from app.db.migrate import serves
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.queue.presence import is_alive, workers
+from app.lifecycle.queue.presence import living
 from app.settings import Settings, get_settings
 from app.storage import objects
 from core.ids import now
@@ -154,11 +153,7 @@ def skews(db: Database, lease_s: float) -> dict[str, float]:
     """How far the clocks of this process and of the living workers are ahead of the database's, in seconds."""
     found = {"api": skew_s(db)}
     with db.read() as session:
-        at = now_there(session)
-        for worker, _job in workers(session):
-            if worker.skew_s is not None and is_alive(worker, lease_s, at):
-                found[worker.name] = worker.skew_s
-    return found
+        return found | {each.name: each.skew_s for each in living(session, lease_s) if each.skew_s is not None}
 
 
 class AttemptUserError(Exception):
@@ -170,8 +165,7 @@ class AttemptUserError(Exception):
 
 def _attempts(db: Database, settings: Settings) -> None:
     with db.read() as session:
-        at = now_there(session)
-        alive = [worker for worker, _job in workers(session) if is_alive(worker, settings.lease_s, at)]
+        alive = living(session, settings.lease_s)
     if {(worker.sandbox or {}).get("uid") for worker in alive} != {settings.attempt_uid}:
         raise AttemptUserError
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from app.db.clock import now_there
+from app.db.row_view import Whole
 from app.keys.auth import OwnerKey
-from app.lifecycle.queue.presence import is_alive, workers
+from app.lifecycle.queue.presence import living
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
@@ -30,11 +30,8 @@ class Safeguard(Document):
     settings: list[str]  # the environment variables that decide it
 
 
-class Safeguards(Document):
+class Safeguards(Document, Whole[Safeguard]):
     """The protections that settings decide, in a fixed order."""
-
-    items: list[Safeguard]
-    next: None = None
 
 
 @router.get("")
@@ -43,8 +40,7 @@ def list_safeguards(db: Db, settings: ServiceSettings, caller: OwnerKey) -> Safe
     """Lists what protects the service as its own settings say it. They are not signed. No host, path or secret is
     told."""
     with db.read() as session:
-        at = now_there(session)
-        sandboxes = [worker.sandbox for worker, _job in workers(session) if is_alive(worker, settings.lease_s, at)]
+        sandboxes = [worker.sandbox for worker in living(session, settings.lease_s)]
     return Safeguards(items=[*safeguards(settings), _isolation(sandboxes)])
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Annotated
 
 from fastapi import APIRouter
 from sqlalchemy import select
 
 from app.db.clock import now_there
 from app.db.models import Job, Worker
+from app.db.row_view import Given, RowView, Whole
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
 from app.lifecycle.queue import crews
@@ -24,7 +26,7 @@ from core.contracts.sandbox import Sandbox
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
-class WorkerView(Document):
+class WorkerView(Document, RowView):
     """A worker process and what it runs."""
 
     name: str  # host:pid, as in a job's attempts
@@ -32,20 +34,18 @@ class WorkerView(Document):
     pid: int
     started_at: datetime
     seen_at: datetime
-    alive: bool  # seen within `lease_s`
+    alive: Annotated[bool, Given()]  # seen within `lease_s`
     sandbox: Sandbox | None  # the isolation of its attempts, as it tested it; null: not known
     devices: list[Device] | None  # what it computes on, one attempt at a time; null: not known
     crew: str | None  # workers of one crew lend each other their GPUs; null: it is in none
-    gpus: int  # the most that one job can have there now: its own, and the equal ones of its living crew
+    # the most that one job can have there now: its own, and the equal ones of its living crew
+    gpus: Annotated[int, Given()]
     skew_s: float | None  # how far its own clock is ahead of the database's
-    job: str | None  # its running job, if the calling key may see it
+    job: Annotated[str | None, Given()]  # its running job, if the calling key may see it
 
 
-class WorkerList(Document):
+class WorkerList(Document, Whole[WorkerView]):
     """The workers of the last day."""
-
-    items: list[WorkerView]
-    next: None = None
 
 
 @router.get("")
@@ -66,19 +66,6 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
 
 
 def _view(worker: Worker, job: str | None, alive: bool, sizes: Mapping[str, int]) -> WorkerView:
-    devices = None if worker.devices is None else [Device.model_validate(each) for each in worker.devices]
-    own = sum(each.kind == "cuda" for each in devices or ())
-    return WorkerView(
-        name=worker.name,
-        host=worker.host,
-        pid=worker.pid,
-        started_at=worker.started_at,
-        seen_at=worker.seen_at,
-        alive=alive,
-        sandbox=None if worker.sandbox is None else Sandbox.model_validate(worker.sandbox),
-        devices=devices,
-        crew=worker.crew,
-        gpus=sizes.get(worker.crew, own) if worker.crew is not None and alive else own,
-        skew_s=worker.skew_s,
-        job=job,
-    )
+    own = sum(Device.model_validate(each).kind == "cuda" for each in worker.devices or ())
+    gpus = sizes.get(worker.crew, own) if worker.crew is not None and alive else own
+    return WorkerView.of(worker, alive=alive, gpus=gpus, job=job)

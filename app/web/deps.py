@@ -5,7 +5,7 @@ They are `async`, so that providing them takes no turn in the thread pool.
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
 
@@ -22,20 +22,13 @@ def database_of(request: Request) -> Database:
     return cast(Database, request.app.state.db)
 
 
-async def get_db(request: Request) -> Database:
-    return database_of(request)
+def of_state(name: str) -> Any:
+    """A dependency on what `app.state` has under a name."""
 
+    async def member(request: Request) -> Any:
+        return getattr(request.app.state, name)
 
-async def get_settings(request: Request) -> Settings:
-    return cast(Settings, request.app.state.settings)
-
-
-async def get_pricing(request: Request) -> PricingService:
-    return cast(PricingService, request.app.state.pricing)
-
-
-async def get_heads(request: Request) -> Heads:
-    return cast(Heads, request.app.state.heads)
+    return Depends(member)
 
 
 def gpus_of(request: Request) -> GpuWorkers:
@@ -47,13 +40,9 @@ async def get_gpus(request: Request) -> GpuWorkers:
     return gpus_of(request)
 
 
-def get_parsers(request: Request) -> Parsers:
-    return cast(Parsers, request.app.state.parsers)
-
-
-Db = Annotated[Database, Depends(get_db)]
-Parsing = Annotated[Parsers, Depends(get_parsers)]
-Pricing = Annotated[PricingService, Depends(get_pricing)]
+Db = Annotated[Database, of_state("db")]
+Parsing = Annotated[Parsers, of_state("parsers")]
+Pricing = Annotated[PricingService, of_state("pricing")]
 Gpus = Annotated[GpuWorkers, Depends(get_gpus)]
-RecordedHeads = Annotated[Heads, Depends(get_heads)]
-ServiceSettings = Annotated[Settings, Depends(get_settings)]
+RecordedHeads = Annotated[Heads, of_state("heads")]
+ServiceSettings = Annotated[Settings, of_state("settings")]

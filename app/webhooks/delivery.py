@@ -68,10 +68,8 @@ STATUS = {
 class Deliverer:
     """Sends due deliveries. Safe to run in several threads and processes at once."""
 
-    def __init__(
-        self, db: Database, keys: Sequence[bytes], addresses: Addresses, tls: ssl.SSLContext, retry_scale: float
-    ) -> None:
-        self.db, self.keys, self.addresses, self.tls, self.retry_scale = db, keys, addresses, tls, retry_scale
+    def __init__(self, db: Database, keys: Sequence[bytes], addresses: Addresses, tls: ssl.SSLContext) -> None:
+        self.db, self.keys, self.addresses, self.tls = db, keys, addresses, tls
         self._busy: set[str] = set()  # keys: one key's slow receivers occupy one thread, not all
         self._lock = threading.Lock()
         self._changes, self._nothing = Changes(db), False
@@ -82,7 +80,7 @@ class Deliverer:
     def of(cls, db: Database, settings: Settings) -> Deliverer:
         """Builds the deliverer from the settings."""
         keys, tls = load_secrets(settings, "webhook_key"), trust(settings.webhooks_ca_file)
-        return cls(db, keys, Addresses.of(settings), tls, settings.webhooks_retry_scale)
+        return cls(db, keys, Addresses.of(settings), tls)
 
     def start(self, stop: threading.Event) -> list[threading.Thread]:
         """Starts the threads; they end after `stop` is set."""
@@ -225,7 +223,7 @@ class Deliverer:
             return {"status": "dropped", "ended_at": now()}
         if delivery.type == WEBHOOK_TEST or delivery.attempts > len(WAITS_S):
             return {"status": "failed", "ended_at": now()}
-        wait = WAITS_S[delivery.attempts - 1] * self.retry_scale
+        wait = WAITS_S[delivery.attempts - 1]
         return {"next_at": moment + timedelta(seconds=wait * (1 + JITTER * random.random()))}  # noqa: S311 - jitter
 
     def _judge(self, session: Session, webhook: Webhook, result: Result) -> None:
@@ -236,7 +234,7 @@ class Deliverer:
             disable(session, webhook, "gone")
         elif result.error not in ("no-access", "disabled"):
             webhook.failing_since = webhook.failing_since or now()
-            if now() - webhook.failing_since > DISABLE_AFTER * self.retry_scale:
+            if now() - webhook.failing_since > DISABLE_AFTER:
                 disable(session, webhook, "failing")
 
     def _forget(self) -> None:

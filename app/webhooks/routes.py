@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Response
 
 from app.keys.auth import CurrentKey
 from app.web import examples
-from app.web.deps import Db
+from app.web.deps import Db, of_state
 from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, cut, decode_row
 from app.webhooks import service
@@ -27,18 +27,8 @@ from core import leaves
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
-def get_addresses(request: Request) -> Addresses:
-    """Returns the addresses that webhooks may have."""
-    return cast(Addresses, request.app.state.webhook_addresses)
-
-
-def get_key(request: Request) -> bytes:
-    """Returns the key that secrets are encrypted with."""
-    return cast(bytes, request.app.state.webhook_key)
-
-
-Targets = Annotated[Addresses, Depends(get_addresses)]
-SecretKey = Annotated[bytes, Depends(get_key)]
+Targets = Annotated[Addresses, of_state("webhook_addresses")]
+SecretKey = Annotated[bytes, of_state("webhook_key")]  # that secrets are encrypted with
 
 
 @router.post("", status_code=201)

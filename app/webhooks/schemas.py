@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from app.db.row_view import Column, Computed, RowView
+from app.db.row_view import Column, Computed, Page, RowView
 from core.contracts.base import NO_NUL, Document
 from core.contracts.events import WebhookEventType
 
@@ -58,11 +58,8 @@ class NewSecret(Document):
     secret: str
 
 
-class WebhookList(Document):
+class WebhookList(Document, Page[WebhookView]):
     """A page of webhooks."""
-
-    items: list[WebhookView]
-    next: str | None
 
 
 class DeliveryView(Document, RowView):
@@ -83,8 +80,5 @@ class DeliveryView(Document, RowView):
     ended_at: datetime | None
 
 
-class DeliveryList(Document):
+class DeliveryList(Document, Page[DeliveryView]):
     """A page of deliveries."""
-
-    items: list[DeliveryView]
-    next: str | None

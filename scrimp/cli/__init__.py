@@ -35,6 +35,7 @@ from scrimp.cli import (
     webhooks,
     witness,
 )
+from scrimp.cli.session import command
 
 app = typer.Typer(
     name="scrimp",
@@ -46,34 +47,34 @@ app = typer.Typer(
 serving.register(app)
 app.add_typer(datasets.app, name="datasets", help="Register and show data sets.")
 app.add_typer(blocks.app, name="blocks", help="What a data set grows by, each with a budget of its own.")
-jobs.register_train(app)
-jobs.register_quote(app)
+command(app, "train")(jobs.train)
+command(app, "quote")(jobs.quote)
 jobs.register_trials(app)
-predict.register(app)
-query.register(app)
+command(app, "predict")(predict.predict)
+command(app, "query")(query.query)
 catalogue.register(app)
-export.register(jobs.app)
+command(jobs.app, "export")(export.export)
 app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(
     ledger.app, name="ledger", help="What has been spent of a data set's budget, by which key and for which job."
 )
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
-certificates.register_signing_key(app)
-certificate_page.register(certificates.app)
+command(app, "signing-key")(certificates.signing_key)
+command(certificates.app, "page")(certificate_page.page)
 app.add_typer(webhooks.app, name="webhooks", help="Messages about jobs to an address of your own.")
 app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
 app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")
-egress.register_egress(app)
-egress.register_verify(app)
-egress.register_dpia(app)
-attack.register(app)
+command(app, "egress")(egress.egress)
+command(app, "verify-egress")(egress.verify_egress)
+command(app, "dpia")(egress.dpia)
+command(app, "attack-report")(attack.attack_report)
 app.add_typer(egress.app, name="approvals", help="What two persons must agree to: larger caps, egresses.")
 app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")
 app.add_typer(witness.app, name="witness", help="An append-only witness of ledgers' checkpoints, for another machine.")
 completion.register(app)
-audit_bundle.register(app)
-privacy_audit.register(audit.app)
+command(app, "audit-bundle")(audit_bundle.audit_bundle)
+command(audit.app, "privacy")(privacy_audit.privacy)
 app.add_typer(audit.app, name="audit", help="Who did what (admins only); and tests of the certificates' claims.")
 
 

@@ -8,51 +8,44 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from scrimp.cli.certificates import trusted_key
-from scrimp.cli.session import FAILED, Session, command
+from scrimp.cli.certificates import PublicKeys, trusted_keys
+from scrimp.cli.session import FAILED, Session
 from scrimp.errors import ScrimpError
 
 
-def register(root: typer.Typer) -> None:
-    """Adds the command."""
+def attack_report(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(help="The folder of an egress.", exists=True, file_okay=False)],
+    train: Annotated[Path, typer.Option(help="Rows that took part: .csv, .tsv, .jsonl or .parquet.")],
+    holdout: Annotated[Path, typer.Option(help="Rows of the same kind of people that did not take part.")],
+    to: Annotated[Path, typer.Option(help="The report's folder: new, and outside of DIR.")],
+    python: Annotated[
+        Path | None, typer.Option(help="The interpreter of an environment that has sacroml 2.0.1.")
+    ] = None,
+    public_key: PublicKeys = None,
+) -> None:
+    """Attack a model that leaves with the rows themselves, and compare what is found with its certificate.
 
-    @command(root, "attack-report")
-    def attack_report(
-        session: Session,
-        folder: Annotated[Path, typer.Argument(help="The folder of an egress.", exists=True, file_okay=False)],
-        train: Annotated[Path, typer.Option(help="Rows that took part: .csv, .tsv, .jsonl or .parquet.")],
-        holdout: Annotated[Path, typer.Option(help="Rows of the same kind of people that did not take part.")],
-        to: Annotated[Path, typer.Option(help="The report's folder: new, and outside of DIR.")],
-        python: Annotated[
-            Path | None, typer.Option(help="The interpreter of an environment that has sacroml 2.0.1.")
-        ] = None,
-        public_key: Annotated[
-            list[str] | None,
-            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
-        ] = None,
-    ) -> None:
-        """Attack a model that leaves with the rows themselves, and compare what is found with its certificate.
+    Offline, on the machine of the data set's owner. The report is not private: never release it. Exit code 1 if the
+    attack finds more than the certificate allows.
+    """
+    from scrimp.attack_report import HOW, WARNING, report_of, require_apart, words_of, write
+    from scrimp.egress import examine
 
-        Offline, on the machine of the data set's owner. The report is not private: never release it. Exit code 1 if the
-        attack finds more than the certificate allows.
-        """
-        from scrimp.attack_report import HOW, WARNING, report_of, require_apart, words_of, write
-        from scrimp.egress import examine
+    require_apart(to, folder)
+    if python is None:
+        raise ScrimpError(f"the attack runs in an environment of its own: {HOW}")
+    examined = examine(folder, trusted_keys(public_key))
+    if not examined.holds:
+        raise ScrimpError(f"{folder} does not hold, so it is not attacked: {'; '.join(examined.faults)}")
+    report = report_of(folder, examined, {"train": train, "holdout": holdout}, python)
+    sha256 = write(report, to, folder)
 
-        require_apart(to, folder)
-        if python is None:
-            raise ScrimpError(f"the attack runs in an environment of its own: {HOW}")
-        examined = examine(folder, [trusted_key(each) or "" for each in public_key or ()])
-        if not examined.holds:
-            raise ScrimpError(f"{folder} does not hold, so it is not attacked: {'; '.join(examined.faults)}")
-        report = report_of(folder, examined, {"train": train, "holdout": holdout}, python)
-        sha256 = write(report, to, folder)
+    def told() -> None:
+        session.console.print(Text(WARNING), soft_wrap=True)
+        session.console.print(Text(words_of(report).partition("\n")[2].strip()), soft_wrap=True)
+        session.console.print(Text(f"{to / 'report.json'}: SHA-256 {sha256}"), soft_wrap=True)
 
-        def told() -> None:
-            session.console.print(Text(WARNING), soft_wrap=True)
-            session.console.print(Text(words_of(report).partition("\n")[2].strip()), soft_wrap=True)
-            session.console.print(Text(f"{to / 'report.json'}: SHA-256 {sha256}"), soft_wrap=True)
-
-        session.result({"warning": WARNING, "sha256": sha256, "folder": str(to), "above": report["above"]}, told)
-        if report["above"]:
-            raise typer.Exit(FAILED)
+    session.result({"warning": WARNING, "sha256": sha256, "folder": str(to), "above": report["above"]}, told)
+    if report["above"]:
+        raise typer.Exit(FAILED)

@@ -9,58 +9,49 @@ import typer
 from rich.markup import escape
 
 from scrimp.cli import show
-from scrimp.cli.certificates import trusted_key
-from scrimp.cli.session import Session, command
+from scrimp.cli.certificates import PublicKey, trusted_key
+from scrimp.cli.session import Session
 
 SIGNS = {0: "[green]✓[/]", 1: "[red]✗[/]", 2: "[yellow]![/]"}
 
 
-def register(root: typer.Typer) -> None:
-    @command(root, "audit-bundle")
-    def audit_bundle(
-        session: Session,
-        files: Annotated[
-            list[Path], typer.Argument(metavar="FILE…", help="Certificates, their envelopes, and delivered files.")
-        ],
-        public_key: Annotated[
-            str | None,
-            typer.Option(help="The key that you trust, from the service's owner: base64, or a file with it."),
-        ] = None,
-        brief: Annotated[bool, typer.Option("--brief", help="The checks alone, without the words.")] = False,
-    ) -> None:
-        """Verify, recompute and explain certificates, and find delivered files in them. Offline, from the files alone.
+def audit_bundle(
+    session: Session,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Certificates, their envelopes, and delivered files.")
+    ],
+    public_key: PublicKey = None,
+    brief: Annotated[bool, typer.Option("--brief", help="The checks alone, without the words.")] = False,
+) -> None:
+    """Verify, recompute and explain certificates, and find delivered files in them. Offline, from the files alone.
 
-        The exit code is the worst of all checks: 1 if something does not hold, 2 if the signer was not checked or a
-        file cannot be read, 0 if all is well.
-        """
-        from scrimp.audit_bundle import Finding, Verdict, examine
+    The exit code is the worst of all checks: 1 if something does not hold, 2 if the signer was not checked or a
+    file cannot be read, 0 if all is well.
+    """
+    from scrimp.audit_bundle import Verdict, examine
 
-        findings = examine(files, trusted_key(public_key))
+    findings = examine(files, trusted_key(public_key))
 
-        def told(each: Finding) -> None:
+    def told() -> None:
+        for each in findings:
             session.console.print(f"[bold]{escape(each.file)}[/]", soft_wrap=True)
             for name, verdict, said in each.checks:
-                session.console.print(f"  {SIGNS[verdict]} {name:<10} {escape(said)}", soft_wrap=True, highlight=False)
+                sign = f"{SIGNS[verdict]} {name:<10}"
+                session.console.print(f"  {sign} {escape(said)}", soft_wrap=True, highlight=False)
             if not brief:
                 show.sections(session.console, each.sections)
 
-        answer = [
-            {
-                "file": each.file,
-                "status": int(each.verdict),
-                "checks": [
-                    {"check": name, "status": int(verdict), "detail": said} for name, verdict, said in each.checks
-                ],
-                "recomputed": each.printed,
-                "words": dict(each.sections),
-            }
-            for each in findings
-        ]
-        if session.json:
-            session.result(answer, lambda: None)
-        else:
-            for each in findings:
-                told(each)
-        status = Verdict.worst(each.verdict for each in findings)
-        if status:
-            raise typer.Exit(int(status))
+    answer = [
+        {
+            "file": each.file,
+            "status": int(each.verdict),
+            "checks": [{"check": name, "status": int(verdict), "detail": said} for name, verdict, said in each.checks],
+            "recomputed": each.printed,
+            "words": dict(each.sections),
+        }
+        for each in findings
+    ]
+    session.result(answer, told)
+    status = Verdict.worst(each.verdict for each in findings)
+    if status:
+        raise typer.Exit(int(status))

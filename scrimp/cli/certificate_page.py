@@ -9,58 +9,51 @@ from typing import Annotated, Any
 import typer
 
 from scrimp.cli.certificates import document_of, trusted_key
-from scrimp.cli.session import Session, command
+from scrimp.cli.session import Session, written
 from scrimp.errors import ScrimpError
 from scrimp.signatures import problem_of
 
 
-def register(certificates: typer.Typer) -> None:
-    @command(certificates, "page")
-    def page(
-        session: Session,
-        certificate: Annotated[str, typer.Argument(help="A job's id, or a certificate's file.")],
-        html: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
-        pdf: Annotated[Path | None, typer.Option(help="Print the page to this file; needs Chromium.")] = None,
-        facts: Annotated[
-            Path | None,
-            typer.Option(
-                help="A TOML file with what only the owner knows, as `certificates registry` prints one to fill."
-            ),
-        ] = None,
-        public_key: Annotated[
-            str | None, typer.Option(help="The key that you trust: base64, or a file with it. The page says so.")
-        ] = None,
-    ) -> None:
-        """Write a certificate as one page for people: who promises what, in words, and how to check it.
+def page(
+    session: Session,
+    certificate: Annotated[str, typer.Argument(help="A job's id, or a certificate's file.")],
+    html: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="Print the page to this file; needs Chromium.")] = None,
+    facts: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file with what only the owner knows, as `certificates registry` prints one to fill."),
+    ] = None,
+    public_key: Annotated[
+        str | None, typer.Option(help="The key that you trust: base64, or a file with it. The page says so.")
+    ] = None,
+) -> None:
+    """Write a certificate as one page for people: who promises what, in words, and how to check it.
 
-        From the certificate alone, offline. No page is written of a document whose signature does not hold.
-        """
-        from scrimp import certificate_page
-        from scrimp.recompute import body_of
+    From the certificate alone, offline. No page is written of a document whose signature does not hold.
+    """
+    from scrimp import certificate_page
+    from scrimp.recompute import body_of
 
-        if html is None and pdf is None:
-            raise typer.BadParameter("give --html FILE, --pdf FILE, or both")
-        document, trusted = document_of(session, certificate), trusted_key(public_key)
-        key = trusted or document.get("public_key")
-        if key is None:
-            raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
-        problem = problem_of(document, trusted)
-        if problem is not None:
-            raise ScrimpError(f"{certificate}: {problem}; no page was written")
-        try:
-            signer = certificate_page.Signer(key, trusted is not None)
-            content = certificate_page.page(body_of(document), signer, _facts(facts))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
-        if html is not None:
-            try:
-                html.write_text(content, encoding="utf-8")
-            except OSError as error:
-                raise typer.BadParameter(f"{html}: {error.strerror}") from None
-        if pdf is not None:
-            certificate_page.print_pdf(content, pdf)
-        files = [str(each) for each in (html, pdf) if each is not None]
-        session.result({"files": files, "signer_checked": signer.checked}, lambda: print("\n".join(files)))
+    if html is None and pdf is None:
+        raise typer.BadParameter("give --html FILE, --pdf FILE, or both")
+    document, trusted = document_of(session, certificate), trusted_key(public_key)
+    key = trusted or document.get("public_key")
+    if key is None:
+        raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
+    problem = problem_of(document, trusted)
+    if problem is not None:
+        raise ScrimpError(f"{certificate}: {problem}; no page was written")
+    try:
+        signer = certificate_page.Signer(key, trusted is not None)
+        content = certificate_page.page(body_of(document), signer, _facts(facts))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
+    if html is not None:
+        written(html, content.encode())
+    if pdf is not None:
+        certificate_page.print_pdf(content, pdf)
+    files = [str(each) for each in (html, pdf) if each is not None]
+    session.result({"files": files, "signer_checked": signer.checked}, lambda: print("\n".join(files)))
 
 
 def _facts(path: Path | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from scrimp.cli import show
-from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json
+from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json, written
 from scrimp.errors import ScrimpError, UnexpectedAnswer
 from scrimp.models import SignedCertificate
 from scrimp.signatures import problem_of
@@ -20,6 +20,13 @@ from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, Required
 app = typer.Typer(no_args_is_help=True)
 BYTES = 32  # of a raw key
 UNCHECKED = "intact; signer not checked: give --public-key, from the service's owner"
+PublicKey = Annotated[
+    str | None, typer.Option(help="The key that you trust, from the service's owner: base64, or a file with it.")
+]
+PublicKeys = Annotated[
+    list[str] | None,
+    typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
+]
 
 
 @command(app, "show")
@@ -40,10 +47,7 @@ def show_(
     if to is None:
         session.result(signed, lambda: session.console.print_json(data=signed))
         return
-    try:
-        to.write_text(json.dumps(signed, indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise typer.BadParameter(f"{to}: {error.strerror}") from None
+    written(to, (json.dumps(signed, indent=2, ensure_ascii=False) + "\n").encode())
     session.result(signed, lambda: session.console.print(str(to), soft_wrap=True))
 
 
@@ -51,9 +55,7 @@ def show_(
 def verify(
     session: Session,
     certificate: Annotated[str, typer.Argument(help="A job's id, or the file of a certificate or of its envelope.")],
-    public_key: Annotated[
-        str | None, typer.Option(help="The key that you trust, from the service's owner: base64, or a file with it.")
-    ] = None,
+    public_key: PublicKey = None,
     require_checkpoint: Annotated[
         bool, typer.Option("--require-checkpoint", help="The job's charge must be in a signed checkpoint.")
     ] = False,
@@ -110,6 +112,11 @@ def trusted_key(public_key: str | None) -> str | None:
     except ValueError:
         pass
     raise typer.BadParameter(f"--public-key must be base64 of {BYTES} bytes, or a file with it; not {public_key!r}")
+
+
+def trusted_keys(public_keys: list[str] | None) -> list[str]:
+    """The keys that a repeated option names."""
+    return [trusted_key(each) or "" for each in public_keys or ()]
 
 
 def _witness(text: str) -> Key:
@@ -201,14 +208,12 @@ def registry(
     session.result(made, lambda: print(records.as_yaml(made), end=""))
 
 
-def register_signing_key(root: typer.Typer) -> None:
-    @command(root, "signing-key")
-    def signing_key(session: Session) -> None:
-        """Print the public key that the service signs certificates with: base64, on a line of its own."""
-        found = next(session.client.signing_keys(), None)
-        if found is None:
-            raise ScrimpError("the service has no signing key yet: start its relay")
-        session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
+def signing_key(session: Session) -> None:
+    """Print the public key that the service signs certificates with: base64, on a line of its own."""
+    found = next(session.client.signing_keys(), None)
+    if found is None:
+        raise ScrimpError("the service has no signing key yet: start its relay")
+    session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
 
 
 def document_of(session: Session, certificate: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from scrimp.cli.certificates import checkpoint_in, trusted_key
+from scrimp.cli.certificates import PublicKeys, checkpoint_in, trusted_keys
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command
 from scrimp.cli.tables import DATASET, Call, Parameter, limit, option, register
 from scrimp.errors import ScrimpError
@@ -25,127 +25,108 @@ TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"]
 WAITS = "Two persons must agree to it: {0}. Then run this again."
 
 
-def register_egress(root: typer.Typer) -> None:
-    """Adds the command that fetches a folder."""
+def egress(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A finished job's id or name.")],
+    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+    recipient: Annotated[
+        str | None, typer.Option(help="Whom the files are for; asks for an egress unless there is one.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why they leave.")] = None,
+    number: Annotated[int | None, typer.Option(help="Fetch this earlier egress of the job.")] = None,
+) -> None:
+    """Fetch a job's files as a signed folder, with certificate, statement, proofs and answers in words.
 
-    @command(root, "egress")
-    def egress(
-        session: Session,
-        job: Annotated[str, typer.Argument(metavar="JOB", help="A finished job's id or name.")],
-        out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
-        recipient: Annotated[
-            str | None, typer.Option(help="Whom the files are for; asks for an egress unless there is one.")
-        ] = None,
-        reason: Annotated[str | None, typer.Option(help="Why they leave.")] = None,
-        number: Annotated[int | None, typer.Option(help="Fetch this earlier egress of the job.")] = None,
-    ) -> None:
-        """Fetch a job's files as a signed folder, with certificate, statement, proofs and answers in words.
+    Asks for one for this recipient, if there is none yet. Exit code 3 while two persons have to agree first.
+    """
+    from scrimp.egress import unpack
 
-        Asks for one for this recipient, if there is none yet. Exit code 3 while two persons have to agree first.
-        """
-        from scrimp.egress import unpack
-
-        job_id = session.job(job)
-        found = next((each for each in session.client.egresses(job_id) if _fits(each, recipient, number)), None)
-        if found is None:
-            if number is not None or recipient is None or reason is None:
-                raise typer.BadParameter("there is no such egress: give --recipient and --reason, to ask for one")
-            found = session.client.ask_egress(job_id, recipient, reason)
-        if found.status == "waiting":
-            waiting = {"egress": found.id, "status": found.status, "approval": found.approval}
-            session.result(waiting, lambda: session.console.print(Text(WAITS.format(found.approval)), soft_wrap=True))
-            raise typer.Exit(3)
-        with tempfile.TemporaryDirectory() as folder:
-            archive = session.client.download_egress(job_id, Path(folder) / "egress.zip", number=found.number)
-            names = unpack(archive, out)
-        answer = {"egress": found.id, "number": found.number, "folder": str(out), "files": names}
-        session.result(answer, lambda: session.console.print(Text(f"{out}: {len(names)} files"), soft_wrap=True))
+    job_id = session.job(job)
+    found = next((each for each in session.client.egresses(job_id) if _fits(each, recipient, number)), None)
+    if found is None:
+        if number is not None or recipient is None or reason is None:
+            raise typer.BadParameter("there is no such egress: give --recipient and --reason, to ask for one")
+        found = session.client.ask_egress(job_id, recipient, reason)
+    if found.status == "waiting":
+        waiting = {"egress": found.id, "status": found.status, "approval": found.approval}
+        session.result(waiting, lambda: session.console.print(Text(WAITS.format(found.approval)), soft_wrap=True))
+        raise typer.Exit(3)
+    with tempfile.TemporaryDirectory() as folder:
+        archive = session.client.download_egress(job_id, Path(folder) / "egress.zip", number=found.number)
+        names = unpack(archive, out)
+    answer = {"egress": found.id, "number": found.number, "folder": str(out), "files": names}
+    session.result(answer, lambda: session.console.print(Text(f"{out}: {len(names)} files"), soft_wrap=True))
 
 
-def register_verify(root: typer.Typer) -> None:
-    """Adds the command that checks a folder."""
+def verify_egress(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(help="The folder.", exists=True, file_okay=False)],
+    public_key: PublicKeys = None,
+    job: Annotated[str | None, typer.Option(help="It must be of this job: an id.")] = None,
+    recipient: Annotated[str | None, typer.Option(help="It must be for this recipient.")] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(help="It must have been made then or later (UTC).", formats=TIMES),
+    ] = None,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option(help="A checkpoint from elsewhere: the folder must cover its entries; repeat it."),
+    ] = None,
+) -> None:
+    """Check a folder offline: signature, every file, certificate, proofs and statement. Exit code 0 if all holds.
 
-    @command(root, "verify-egress")
-    def verify_egress(
-        session: Session,
-        folder: Annotated[Path, typer.Argument(help="The folder.", exists=True, file_okay=False)],
-        public_key: Annotated[
-            list[str] | None,
-            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
-        ] = None,
-        job: Annotated[str | None, typer.Option(help="It must be of this job: an id.")] = None,
-        recipient: Annotated[str | None, typer.Option(help="It must be for this recipient.")] = None,
-        since: Annotated[
-            datetime | None,
-            typer.Option(help="It must have been made then or later (UTC).", formats=TIMES),
-        ] = None,
-        checkpoint: Annotated[
-            list[Path] | None,
-            typer.Option(help="A checkpoint from elsewhere: the folder must cover its entries; repeat it."),
-        ] = None,
-    ) -> None:
-        """Check a folder offline: signature, every file, certificate, proofs and statement. Exit code 0 if all holds.
+    Exit code 1 if something does not hold; 2 without --public-key: the folder is intact, but anybody can sign one.
+    """
+    from datetime import UTC
 
-        Exit code 1 if something does not hold; 2 without --public-key: the folder is intact, but anybody can sign one.
-        """
-        from datetime import UTC
+    from scrimp.egress import Expected, examine
 
-        from scrimp.egress import Expected, examine
+    notes = tuple(checkpoint_in(each) for each in checkpoint or ())
+    at = None if since is None else since.replace(tzinfo=UTC)
+    found = examine(folder, trusted_keys(public_key), Expected(job, recipient, at, notes))
+    status = FAILED if found.faults else DONE if found.signer_checked else USAGE
+    answer = {"valid": status == DONE, "signer_checked": found.signer_checked, "faults": found.faults}
 
-        keys = [trusted_key(each) or "" for each in public_key or ()]
-        notes = tuple(checkpoint_in(each) for each in checkpoint or ())
-        at = None if since is None else since.replace(tzinfo=UTC)
-        found = examine(folder, keys, Expected(job, recipient, at, notes))
-        status = FAILED if found.faults else DONE if found.signer_checked else USAGE
-        answer = {"valid": status == DONE, "signer_checked": found.signer_checked, "faults": found.faults}
+    def told() -> None:
+        for fault in found.faults:
+            session.console.print(f"[red]✗[/] {escape(fault)}", soft_wrap=True, highlight=False)
+        if found.holds:
+            m = found.manifest
+            said = f"egress {m['number']} of {m['job']} for {m['recipient']}, made at {m['made_at']}: {m['egress']}"
+            sign = "[green]✓[/]" if found.signer_checked else "[yellow]![/] intact; signer not checked:"
+            session.console.print(f"{sign} {escape(said)}", soft_wrap=True, highlight=False)
 
-        def told() -> None:
-            for fault in found.faults:
-                session.console.print(f"[red]✗[/] {escape(fault)}", soft_wrap=True, highlight=False)
-            if found.holds:
-                m = found.manifest
-                said = f"egress {m['number']} of {m['job']} for {m['recipient']}, made at {m['made_at']}: {m['egress']}"
-                sign = "[green]✓[/]" if found.signer_checked else "[yellow]![/] intact; signer not checked:"
-                session.console.print(f"{sign} {escape(said)}", soft_wrap=True, highlight=False)
-
-        session.result(answer | {"manifest": found.manifest}, told)
-        if status:
-            raise typer.Exit(status)
+    session.result(answer | {"manifest": found.manifest}, told)
+    if status:
+        raise typer.Exit(status)
 
 
-def register_dpia(root: typer.Typer) -> None:
-    """Adds the command that writes a DPIA's annex."""
+def dpia(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(help="The folder of an egress.", exists=True, file_okay=False)],
+    public_key: PublicKeys = None,
+    service: Annotated[
+        bool, typer.Option("--service", help="Ask the service for its safeguards too, with an owner's key.")
+    ] = False,
+) -> None:
+    """Print the annex of a data protection impact assessment, in Markdown: the folder's answers in the order of the
+    ICO's steps, and a form of what a person has to add.
 
-    @command(root, "dpia")
-    def dpia(
-        session: Session,
-        folder: Annotated[Path, typer.Argument(help="The folder of an egress.", exists=True, file_okay=False)],
-        public_key: Annotated[
-            list[str] | None,
-            typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
-        ] = None,
-        service: Annotated[
-            bool, typer.Option("--service", help="Ask the service for its safeguards too, with an owner's key.")
-        ] = False,
-    ) -> None:
-        """Print the annex of a data protection impact assessment, in Markdown: the folder's answers in the order of the
-        ICO's steps, and a form of what a person has to add.
+    From the folder alone, offline, but for `--service`. No annex is printed of a folder that does not hold.
+    """
+    from scrimp.dpia import annex, answers_of, missing
+    from scrimp.egress import examine
 
-        From the folder alone, offline, but for `--service`. No annex is printed of a folder that does not hold.
-        """
-        from scrimp.dpia import annex, answers_of, missing
-        from scrimp.egress import examine
-
-        examined = examine(folder, [trusted_key(each) or "" for each in public_key or ()])
-        if not examined.holds:
-            raise ScrimpError(f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}")
-        text = annex(folder, examined, list(session.client.safeguards()) if service else ())
-        answer = {
-            "annex": text,
-            "missing": [asdict(each) for each in missing(answers_of(folder))],
-            "signer_checked": examined.signer_checked,
-        }
-        session.result(answer, lambda: print(text, end=""))
+    examined = examine(folder, trusted_keys(public_key))
+    if not examined.holds:
+        raise ScrimpError(f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}")
+    text = annex(folder, examined, list(session.client.safeguards()) if service else ())
+    answer = {
+        "annex": text,
+        "missing": [asdict(each) for each in missing(answers_of(folder))],
+        "signer_checked": examined.signer_checked,
+    }
+    session.result(answer, lambda: print(text, end=""))
 
 
 def _fits(egress: Egress, recipient: str | None, number: int | None) -> bool:

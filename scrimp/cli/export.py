@@ -8,28 +8,23 @@ from typing import Annotated
 
 import typer
 
-from scrimp.cli.session import Session, command
+from scrimp.cli.session import Session, written
 from scrimp.loading import CARD, load_model
 
 
-def register(jobs: typer.Typer) -> None:
-    @command(jobs, "export")
-    def export(
-        session: Session,
-        job_id: Annotated[str, typer.Argument(metavar="JOB", help="A job's id or name, or the folder of its files.")],
-        onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
-    ) -> None:
-        """Write a linear model or an MLP as ONNX, for runtimes without Python. It costs no privacy."""
-        from scrimp.onnx_export import onnx_of
+def export(
+    session: Session,
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="A job's id or name, or the folder of its files.")],
+    onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
+) -> None:
+    """Write a linear model or an MLP as ONNX, for runtimes without Python. It costs no privacy."""
+    from scrimp.onnx_export import onnx_of
 
-        with tempfile.TemporaryDirectory() as empty:
-            folder = Path(job_id)
-            if not (folder / CARD).is_file():
-                folder = Path(empty)
-                session.client.jobs.get(job_id).fetch(folder)
-            content = onnx_of(load_model(folder))
-        try:
-            onnx.write_bytes(content)
-        except OSError as error:
-            raise typer.BadParameter(f"{onnx}: {error.strerror}") from None
-        session.result({"file": str(onnx), "bytes": len(content)}, lambda: print(onnx))
+    with tempfile.TemporaryDirectory() as empty:
+        folder = Path(job_id)
+        if not (folder / CARD).is_file():
+            folder = Path(empty)
+            session.client.jobs.get(job_id).fetch(folder)
+        content = onnx_of(load_model(folder))
+    written(onnx, content)
+    session.result({"file": str(onnx), "bytes": len(content)}, lambda: print(onnx))

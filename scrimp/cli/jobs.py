@@ -19,32 +19,29 @@ app = typer.Typer(no_args_is_help=True)
 
 SpecFile = Annotated[Path, typer.Argument(help="A JobSpec (JSON); - reads standard input.")]
 Timeout = Annotated[float, typer.Option(help="The most seconds to watch; the job continues.")]
+Watching = Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")]
 
 
-def register_quote(root: typer.Typer) -> None:
-    @command(root, "quote")
-    def quote(
-        session: Session,
-        file: SpecFile,
-        sweeping: Annotated[
-            bool, typer.Option("--sweep", help="For a study: show what is left for its final trial.")
-        ] = False,
-        total: Annotated[list[float] | None, typer.Option(help="With --sweep: a total ε; may be repeated.")] = None,
-        levels: Annotated[
-            list[str] | None, typer.Option(help="With --sweep: such as 0.1,0.2; may be repeated.")
-        ] = None,
-        runs: Annotated[list[int] | None, typer.Option(help="With --sweep: trials per level; may be repeated.")] = None,
-    ) -> None:
-        """Price a job. Free; nothing is written. --sweep: other totals, levels and numbers of a study's pilots."""
-        if sweeping:
-            spec, by_level = read_json(file), [_numbers(each) for each in levels or []]
-            swept = session.client.sweep(spec, total, by_level, runs)
-            session.result(swept, lambda: show.sweep(session.console, swept))
-        elif total or levels or runs:
-            raise typer.BadParameter("--total, --levels and --runs need --sweep")
-        else:
-            found = session.client.quote(read_json(file))
-            session.result(found, lambda: show.quote(session.console, found))
+def quote(
+    session: Session,
+    file: SpecFile,
+    sweeping: Annotated[
+        bool, typer.Option("--sweep", help="For a study: show what is left for its final trial.")
+    ] = False,
+    total: Annotated[list[float] | None, typer.Option(help="With --sweep: a total ε; may be repeated.")] = None,
+    levels: Annotated[list[str] | None, typer.Option(help="With --sweep: such as 0.1,0.2; may be repeated.")] = None,
+    runs: Annotated[list[int] | None, typer.Option(help="With --sweep: trials per level; may be repeated.")] = None,
+) -> None:
+    """Price a job. Free; nothing is written. --sweep: other totals, levels and numbers of a study's pilots."""
+    if sweeping:
+        spec, by_level = read_json(file), [_numbers(each) for each in levels or []]
+        swept = session.client.sweep(spec, total, by_level, runs)
+        session.result(swept, lambda: show.sweep(session.console, swept))
+    elif total or levels or runs:
+        raise typer.BadParameter("--total, --levels and --runs need --sweep")
+    else:
+        found = session.client.quote(read_json(file))
+        session.result(found, lambda: show.quote(session.console, found))
 
 
 def _numbers(text: str) -> list[float]:
@@ -54,27 +51,21 @@ def _numbers(text: str) -> list[float]:
         raise typer.BadParameter(f"{text!r} is not a list of numbers, such as 0.1,0.2") from None
 
 
-def register_train(root: typer.Typer) -> None:
-    @command(root, "train")
-    def train(
-        session: Session,
-        dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
-        epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
-        extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
-        use: Annotated[
-            list[str] | None,
-            typer.Option(metavar="NAME=TEXT", help="What the job is for: purpose=…, and permit=… with its number."),
-        ] = None,
-        watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
-        timeout: Timeout = 3600.0,
-    ) -> None:
-        """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
-        named = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
-        job = session.client.train(dataset, epsilon, **named, **_use(use)).last
-        if watching:
-            _watch(session, job, timeout)
-        else:
-            session.result(job, lambda: show.job(session.console, job))
+def train(
+    session: Session,
+    dataset: Annotated[str, typer.Argument(help="A data set's name or id.")],
+    epsilon: Annotated[float, typer.Option(help="The total ε of the job.")],
+    extractor: Annotated[str | None, typer.Option(help="A frozen feature extractor of the service.")] = None,
+    use: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="What the job is for: purpose=…, and permit=… with its number."),
+    ] = None,
+    watching: Watching = False,
+    timeout: Timeout = 3600.0,
+) -> None:
+    """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
+    named = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
+    _shown(session, session.client.train(dataset, epsilon, **named, **_use(use)).last, watching, timeout)
 
 
 def _use(said: list[str] | None) -> dict[str, dict[str, str]]:
@@ -89,24 +80,20 @@ def _use(said: list[str] | None) -> dict[str, dict[str, str]]:
 def submit(
     session: Session,
     file: SpecFile,
-    watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
+    watching: Watching = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and spec return the same job again; default: random.")
     ] = None,
     timeout: Timeout = 3600.0,
 ) -> None:
     """Submit a job. Exit code 3 if the budget does not cover it: nothing is charged then."""
-    job = session.client.submit(read_json(file), idempotency_key)
-    if watching:
-        _watch(session, job, timeout)
-    else:
-        session.result(job, lambda: show.job(session.console, job))
+    _shown(session, session.client.submit(read_json(file), idempotency_key), watching, timeout)
 
 
 @command(app, "watch")
 def watch_(session: Session, job_id: JobId, timeout: Timeout = 3600.0) -> None:
     """Show a job's progress until it has ended."""
-    _watch(session, session.client.job(session.job(job_id)), timeout)
+    _shown(session, session.client.job(session.job(job_id)), True, timeout)
 
 
 @command(app, "spec")
@@ -120,15 +107,11 @@ def spec(session: Session, job_id: JobId) -> None:
 def retry(
     session: Session,
     job_id: JobId,
-    watching: Annotated[bool, typer.Option("--watch", help="Show its progress until it has ended.")] = False,
+    watching: Watching = False,
     timeout: Timeout = 3600.0,
 ) -> None:
     """Submit a new job with a job's specification. It has a hold of its own; the earlier job stays charged."""
-    job = session.client.jobs.get(job_id).again().last
-    if watching:
-        _watch(session, job, timeout)
-    else:
-        session.result(job, lambda: show.job(session.console, job))
+    _shown(session, session.client.jobs.get(job_id).again().last, watching, timeout)
 
 
 @command(app, "label")
@@ -159,14 +142,15 @@ def fetch(
     session.result(paths, lambda: session.console.print("\n".join(paths) or f"{job_id} has no artifacts"))
 
 
-def _watch(session: Session, job: Job, timeout_s: float) -> None:
-    if session.json:
+def _shown(session: Session, job: Job, watching: bool, timeout_s: float) -> None:
+    """Prints a job, after its end if it is watched; a watched job that did not succeed is an error."""
+    if watching and session.json:
         job = session.client.wait_for(job, timeout_s)
-    else:
+    elif watching:
         session.console.print(show.accepted(job))
         (job,) = watch(session.client, session.console, [job], timeout_s)
     session.result(job, lambda: show.job(session.console, job))
-    if job.status != "succeeded":
+    if watching and job.status != "succeeded":
         raise typer.Exit(FAILED)
 
 

@@ -8,69 +8,67 @@ from typing import Annotated, Any
 import typer
 
 from scrimp.cli import show
-from scrimp.cli.session import Session, command, read_json
+from scrimp.cli.session import Session, read_json
 from scrimp.errors import PredictionFailed, ScrimpError
 from scrimp.record_files import SUFFIXES, RecordFile, UnusableFileError, answered, joined, require_writable, write
 
 OTHERS = " and, by their names, .csv, .tsv, .jsonl and .parquet files: write the records as one of these"
 
 
-def register(root: typer.Typer) -> None:
-    @command(root, "predict")
-    def predict(
-        session: Session,
-        job_id: Annotated[str, typer.Argument(metavar="JOB", help="A job's id or name.")],
-        file: Annotated[
-            Path,
-            typer.Argument(help='A .csv, .jsonl or .parquet file, or {"records": […], "top": 10} (JSON); - reads it.'),
-        ],
-        keep: Annotated[
-            list[str] | None, typer.Option(help="A column to carry through, such as an id; it is not sent. Repeat it.")
-        ] = None,
-        to: Annotated[
-            Path | None, typer.Option(help="Write kept columns and answers to this .csv, .jsonl or .parquet file.")
-        ] = None,
-        column: Annotated[
-            str | None, typer.Option(help="The column that holds the texts, if it is not the declared one.")
-        ] = None,
-        decimal: Annotated[str, typer.Option(help='What precedes decimals in a .csv file: "." or ",".')] = ".",
-        top: Annotated[
-            int | None, typer.Option(help="How many classes, items or next tokens to return for each record.")
-        ] = None,
-        timeout: Annotated[float, typer.Option(help="The most seconds to wait.")] = 120.0,
-    ) -> None:
-        """Use a job's model on records of your own. It costs no privacy.
+def predict(
+    session: Session,
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="A job's id or name.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help='A .csv, .jsonl or .parquet file, or {"records": […], "top": 10} (JSON); - reads it.'),
+    ],
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A column to carry through, such as an id; it is not sent. Repeat it.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Write kept columns and answers to this .csv, .jsonl or .parquet file.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The column that holds the texts, if it is not the declared one.")
+    ] = None,
+    decimal: Annotated[str, typer.Option(help='What precedes decimals in a .csv file: "." or ",".')] = ".",
+    top: Annotated[
+        int | None, typer.Option(help="How many classes, items or next tokens to return for each record.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="The most seconds to wait.")] = 120.0,
+) -> None:
+    """Use a job's model on records of your own. It costs no privacy.
 
-        Of a file the model's columns are taken by name. Other columns are ignored and stay here.
-        """
-        if decimal not in (".", ","):
-            raise typer.BadParameter(f"--decimal must be . or , and is {decimal!r}")
-        try:
-            if to is not None:
-                require_writable(to)
-            job_id, kept, records, most, rows = _asked(session, job_id, file, keep or [], column, decimal)
-        except UnusableFileError as error:
-            raise typer.BadParameter(str(error)) from None
-        found: list[dict[str, Any]] = []
-        failure: ScrimpError | None = None
-        try:
-            for each in answered(session.client, job_id, records, top if top is not None else most, timeout, rows):
-                found.append(each)
-        except ScrimpError as error:
-            if not found:
-                raise
-            failure = error
-        # The answers that are there cost time to make, and are whole: one for each of the first records.
-        answers = joined(kept, found) if kept else found
+    Of a file the model's columns are taken by name. Other columns are ignored and stay here.
+    """
+    if decimal not in (".", ","):
+        raise typer.BadParameter(f"--decimal must be . or , and is {decimal!r}")
+    try:
         if to is not None:
-            write(to, answers)
-            answer = {"file": str(to), "records": len(answers)}
-            session.result(answer, lambda: session.console.print(f"{to}: {len(answers):,} records", highlight=False))
-        else:
-            session.result(answers, lambda: show.predictions(session.console, answers, keep or ()))
-        if failure is not None:
-            rest = f"the part from record {len(found):,} on failed, and no later one was sent"
-            raise PredictionFailed(f"{len(found):,} of {len(records):,} are answered; {rest}: {failure}") from failure
+            require_writable(to)
+        job_id, kept, records, most, rows = _asked(session, job_id, file, keep or [], column, decimal)
+    except UnusableFileError as error:
+        raise typer.BadParameter(str(error)) from None
+    found: list[dict[str, Any]] = []
+    failure: ScrimpError | None = None
+    try:
+        for each in answered(session.client, job_id, records, top if top is not None else most, timeout, rows):
+            found.append(each)
+    except ScrimpError as error:
+        if not found:
+            raise
+        failure = error
+    # The answers that are there cost time to make, and are whole: one for each of the first records.
+    answers = joined(kept, found) if kept else found
+    if to is not None:
+        write(to, answers)
+        answer = {"file": str(to), "records": len(answers)}
+        session.result(answer, lambda: session.console.print(f"{to}: {len(answers):,} records", highlight=False))
+    else:
+        session.result(answers, lambda: show.predictions(session.console, answers, keep or ()))
+    if failure is not None:
+        rest = f"the part from record {len(found):,} on failed, and no later one was sent"
+        raise PredictionFailed(f"{len(found):,} of {len(records):,} are answered; {rest}: {failure}") from failure
 
 
 def _asked(

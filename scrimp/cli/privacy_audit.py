@@ -9,14 +9,10 @@ from typing import Annotated
 import typer
 
 from scrimp.cli import show
-from scrimp.cli.session import FAILED, Session, command
+from scrimp.cli.session import FAILED, Session
 
 CANARIES = 8000
 FALSE_ALARM = 1e-3
-
-
-def register(app: typer.Typer) -> None:
-    command(app, "privacy")(privacy)
 
 
 def privacy(

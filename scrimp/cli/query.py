@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from scrimp.cli import show
-from scrimp.cli.session import Session, command
+from scrimp.cli.session import Session
 from scrimp.query import StatisticsAnswer, StatisticsQuery
 
 QUERIES = (
@@ -19,29 +19,27 @@ QUERIES = (
 WHERE = "Keep records: COLUMN=VALUE,VALUE or COLUMN=LOWEST..HIGHEST. Repeat it: all must hold."
 
 
-def register(root: typer.Typer) -> None:
-    @command(root, "query")
-    def query(
-        session: Session,
-        dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set's name or id.")],
-        queries: Annotated[list[str], typer.Argument(metavar="QUERY…", help=QUERIES)],
-        epsilon: Annotated[float, typer.Option(help="What all queries together may cost.")],
-        where: Annotated[list[str] | None, typer.Option(help=WHERE)] = None,
-        quote: Annotated[bool, typer.Option("--quote", help="Only say the cost, and how exact answers are.")] = False,
-        timeout: Annotated[float, typer.Option(help="The most seconds to wait; the job continues.")] = 600.0,
-    ) -> None:
-        """Ask for counts, means, quantiles …: one job, one cost, answers with their noise. --quote is free."""
-        asked = session.client.query(dataset)
-        for text in queries:
-            asked = _asked(asked, text)
-        for text in where or ():
-            asked = _filtered(asked, text)
-        if quote:
-            price = asked.quote(epsilon)
-            session.result(price, lambda: show.quote(session.console, price))
-        else:
-            answers = asked.run(epsilon, timeout_s=timeout)
-            session.result(answers, lambda: _table(session.console, answers))
+def query(
+    session: Session,
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set's name or id.")],
+    queries: Annotated[list[str], typer.Argument(metavar="QUERY…", help=QUERIES)],
+    epsilon: Annotated[float, typer.Option(help="What all queries together may cost.")],
+    where: Annotated[list[str] | None, typer.Option(help=WHERE)] = None,
+    quote: Annotated[bool, typer.Option("--quote", help="Only say the cost, and how exact answers are.")] = False,
+    timeout: Annotated[float, typer.Option(help="The most seconds to wait; the job continues.")] = 600.0,
+) -> None:
+    """Ask for counts, means, quantiles …: one job, one cost, answers with their noise. --quote is free."""
+    asked = session.client.query(dataset)
+    for text in queries:
+        asked = _asked(asked, text)
+    for text in where or ():
+        asked = _filtered(asked, text)
+    if quote:
+        price = asked.quote(epsilon)
+        session.result(price, lambda: show.quote(session.console, price))
+    else:
+        answers = asked.run(epsilon, timeout_s=timeout)
+        session.result(answers, lambda: _table(session.console, answers))
 
 
 def _asked(asked: StatisticsQuery, text: str) -> StatisticsQuery:

@@ -164,6 +164,14 @@ def read_json(path: Path, others: str = "") -> dict[str, Any]:
     return document
 
 
+def written(path: Path, content: bytes) -> None:
+    """Writes a file that an option names. A fault in its name is a usage error."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from None
+
+
 def first(items: Iterable[Any], limit: int) -> list[Any]:
     """Yields at most `limit` items; never requests further pages."""
     return [item for item, _ in zip(items, range(limit), strict=False)]

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scrimp_server.commands.service import PRIVATE, Home, set_home
+from scrimp_server.commands.service import Home, refused, settings_of
 
 if TYPE_CHECKING:
     from scrimp_server.extractor_bench import Row
-
-
-def register(app: typer.Typer) -> None:
-    """Adds `bench-extractors`."""
-    app.command("bench-extractors")(bench_extractors)
 
 
 def bench_extractors(
@@ -35,33 +29,25 @@ def bench_extractors(
 
     On a machine of the service, with its models root. A private data set is refused: this charges nothing.
     """
-    set_home(home)
-    os.umask(PRIVATE)
+    settings = settings_of(home)
     from pydantic import ValidationError
 
     from app.db.engine import Database
-    from app.settings import Settings
     from core.contracts.extractor import ImageInput
     from core.errors import ServiceError
     from core.parts.damage import DataDamagedError
     from scrimp_server import extractor_bench
     from worker.extractors.files import ExtractorMissingError
 
-    settings = Settings()
-    db = Database.of(settings)
-    try:
+    errors = (extractor_bench.BenchRefusedError, ExtractorMissingError, ServiceError, ValidationError)
+    with refused("bench-extractors", *errors), closing(Database.of(settings)) as db:
         form = ImageInput.model_validate_json(image) if image else None
-        with extractor_bench.opened(db, settings, dataset, records or None) as public:
-            rows = extractor_bench.bench(public, settings.models_root, extractor or (), epsilon or (), folds, form)
-            found = list(rows)
-    except DataDamagedError as error:
-        print(f"scrimp bench-extractors: {error}; was its content deleted?", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except (extractor_bench.BenchRefusedError, ExtractorMissingError, ServiceError, ValidationError) as error:
-        print(f"scrimp bench-extractors: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    finally:
-        db.close()
+        try:
+            with extractor_bench.opened(db, settings, dataset, records or None) as public:
+                rows = extractor_bench.bench(public, settings.models_root, extractor or (), epsilon or (), folds, form)
+                found = list(rows)
+        except DataDamagedError as error:
+            raise extractor_bench.BenchRefusedError(f"{error}; was its content deleted?") from None
     ranked = sorted(found, key=lambda row: -row.scores[-1].mean)
     if as_json:
         print(json.dumps({"dataset": dataset, "rows": [dataclasses.asdict(row) for row in ranked]}, indent=2))

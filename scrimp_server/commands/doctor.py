@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,14 +10,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from scrimp_server.commands.service import PRIVATE, Home, set_home
+from scrimp_server.commands.service import Home, settings_of
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "fault": ("✗", "red")}
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command()(doctor)
 
 
 def doctor(
@@ -28,12 +22,10 @@ def doctor(
 
     Changes no data. Run it with the settings of the service, as its user. Exit code 1 if there is a fault.
     """
-    set_home(home)
-    os.umask(PRIVATE)
-    from app.settings import Settings
+    settings = settings_of(home)
     from scrimp_server.doctor import examine
 
-    found = examine(Settings())
+    found = examine(settings)
     if as_json:
         print(json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False))
     else:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scrimp_server.commands.service import PRIVATE, Home, set_home
+from scrimp_server.commands.service import Home, refused, settings_of
 
 if TYPE_CHECKING:
     from worker.attempt.auditor import Replayed
 
 SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds `replay`."""
-    app.command()(replay)
 
 
 def replay(
@@ -33,27 +27,19 @@ def replay(
 
     On a machine of the service, with its data and keys. Nothing is charged or changed. Exit code 1 if anything differs.
     """
-    set_home(home)
-    os.umask(PRIVATE)
+    settings = settings_of(home)
     from app.db.engine import Database
-    from app.settings import Settings
     from core.errors import ServiceError
     from worker.attempt import auditor
     from worker.attempt.devices import on_this_machine
     from worker.attempt.fork_server import ForkServer
     from worker.attempt.user_checks import user_of
 
-    settings = Settings()
     device = on_this_machine(settings.devices)[0]
-    db, server = Database.of(settings), ForkServer(settings.attempt_memory_bytes, device, user_of(settings))
-    try:
-        found = auditor.replay(db, settings, server, job, samples, has_gpu=device.kind == "cuda")
-    except (ServiceError, auditor.ReplayFailedError) as error:
-        print(f"scrimp replay: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    finally:
-        server.close()
-        db.close()
+    server = closing(ForkServer(settings.attempt_memory_bytes, device, user_of(settings)))
+    errors = (ServiceError, auditor.ReplayFailedError)
+    with refused("replay", *errors), closing(Database.of(settings)) as db, server as forks:
+        found = auditor.replay(db, settings, forks, job, samples, has_gpu=device.kind == "cuda")
     for line in described(found):
         print(line)
     if not found.holds:

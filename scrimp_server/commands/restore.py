@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scrimp_server.commands.service import PRIVATE, Home, set_home
+from scrimp_server.commands.service import Home, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,11 +16,6 @@ if TYPE_CHECKING:
     from app.lifecycle.mark_survey import Forgotten
     from app.lifecycle.restore import Gap
     from app.lifecycle.witnessed import Ahead
-
-
-def register(app: typer.Typer) -> None:
-    """Adds `restore`."""
-    app.command()(restore)
 
 
 def restore(
@@ -40,8 +34,7 @@ def restore(
     Shows also the jobs of which it has forgotten steps or scores. Asks the recorded heads and marks, the storage and
     the witnesses. Stop the service first. Exit code 1 if something is missing.
     """
-    set_home(home)
-    os.umask(PRIVATE)
+    settings = settings_of(home)
     from app.db.engine import Database
     from app.ledger.transparency.heads import Heads
     from app.ledger.transparency.witnesses import configured
@@ -49,11 +42,9 @@ def restore(
     from app.lifecycle.mark_survey import compare
     from app.lifecycle.marks import Marks
     from app.lifecycle.witnessed import ahead
-    from app.settings import Settings
     from app.storage import objects
     from core.errors import ServiceError
 
-    settings = Settings()
     heads, db = Heads.of(settings), Database.of(settings)
     try:
         if post or rotate:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 
-from scrimp_server.commands.service import PRIVATE, Home
+from scrimp_server.commands.service import Home, refused, settings_of
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="api_key_pepper, session_key, data_hmac_key, webhook_key, parts_key …")]
@@ -20,7 +20,7 @@ def list_(home: Home = None) -> None:
     """List each secret by a public name, with the older ones that are still kept."""
     from app.renewal import rotation
 
-    for each in rotation.states(_settings(home)):
+    for each in rotation.states(settings_of(home)):
         kept = f"  (kept: {', '.join(each.older)})" if each.older else ""
         print(f"{each.name:15} {each.id}{kept}")
 
@@ -41,22 +41,16 @@ def rotate(name: Name, home: Home = None) -> None:
 @app.command()
 def seal(home: Home = None) -> None:
     """Seal what is stored of data sets in plaintext, from before SCRIMP_ENCRYPT_PARTS was on."""
+    settings = settings_of(home)
     from app.db.engine import Database
     from app.renewal import rotation
     from core.errors import ServiceError
 
-    settings = _settings(home)
     if not settings.encrypt_parts:
         print("scrimp secrets: set SCRIMP_ENCRYPT_PARTS=true first, and restart API and workers", file=sys.stderr)
         raise typer.Exit(1)
-    db = Database.of(settings)
-    try:
+    with refused("secrets", ServiceError, OSError), closing(Database.of(settings)) as db:
         count = rotation.seal(db, settings)
-    except (ServiceError, OSError) as error:
-        print(f"scrimp secrets: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    finally:
-        db.close()
     print(f"{count} files were sealed; backups, snapshots and the disk's free blocks may still have them in plaintext")
 
 
@@ -69,27 +63,11 @@ def finish(name: Name, home: Home = None) -> None:
     print(f"{name} is {done.id}" + (f", on top of {', '.join(done.older)}" if done.older else "; no older one is kept"))
 
 
-def _settings(home: Any) -> Any:
-    from scrimp_server.commands.service import set_home
-
-    set_home(home)
-    os.umask(PRIVATE)
-    from app.settings import Settings
-
-    return Settings()
-
-
 def _do(what: Callable[..., Any], name: str, home: Any) -> Any:
+    settings = settings_of(home)
     from app.db.engine import Database
     from app.webhooks.encryption import Unreadable
     from core.errors import ServiceError
 
-    settings = _settings(home)
-    db = Database.of(settings)
-    try:
+    with refused("secrets", ServiceError, Unreadable, ValueError), closing(Database.of(settings)) as db:
         return what(db, settings, name)
-    except (ServiceError, Unreadable, ValueError) as error:
-        print(f"scrimp secrets: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    finally:
-        db.close()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 T = TypeVar("T")
 DEVICES = re.compile(r"auto|cuda|(cpu|cuda:\d{1,3})(,(cpu|cuda:\d{1,3}))*")
@@ -57,15 +61,6 @@ Drain = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands that start processes."""
-    app.command()(serve)
-    app.command()(prepare)
-    app.command()(api)
-    app.command()(relay)
-    app.command()(worker)
-
-
 def serve(host: Host = None, port: Port = None, home: Home = None, devices: Devices = None) -> None:
     """Run the whole service on this machine: API, relay and a worker for each device. Ctrl-C stops it."""
     _set(host, port, home, devices)
@@ -111,9 +106,23 @@ def _drain() -> None:
     print(f"{len(pids)} stopped" if pids else "no worker of this home runs here")
 
 
-def set_home(home: Path | None) -> None:
-    """Turns the option into a setting."""
+def settings_of(home: Path | None) -> Settings:
+    """The settings with this option; what the process writes from now on is private."""
     _set(None, None, home)
+    os.umask(PRIVATE)
+    from app.settings import Settings
+
+    return Settings()
+
+
+@contextmanager
+def refused(command: str, *errors: type[Exception]) -> Iterator[None]:
+    """Exits with 1 and the reason at one of these errors."""
+    try:
+        yield
+    except errors as error:
+        print(f"scrimp {command}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def _set(
@@ -139,11 +148,8 @@ def _run(command: str, service: Callable[[], T]) -> T:
     from scrimp_server.serve import ServeError
 
     os.umask(PRIVATE)
-    try:
+    with refused(command, ServeError):
         return service()
-    except ServeError as error:
-        print(f"scrimp {command}: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 def _become(service: str, host: str | None, port: int | None, home: Path | None) -> None:

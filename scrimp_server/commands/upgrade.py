@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scrimp_server.commands.service import PRIVATE, Home, set_home
-
-
-def register(app: typer.Typer) -> None:
-    """Adds `backup` and `upgrade`."""
-    app.command()(backup)
-    app.command()(upgrade)
+from scrimp_server.commands.service import Home, refused, settings_of
 
 
 def backup(
@@ -28,17 +20,12 @@ def backup(
     A folder without SHA256SUMS is no finished backup. The recorded heads and the secrets stay out: keep copies of those
     elsewhere (docs/production.md).
     """
-    set_home(home)
-    os.umask(PRIVATE)
-    from app.settings import Settings
+    settings = settings_of(home)
     from scrimp_server.backup import BackupError, back_up
 
-    try:
-        for made in back_up(Settings(), folder):
+    with refused("backup", BackupError):
+        for made in back_up(settings, folder):
             print(f"{made}  {made.stat().st_size:,} bytes")
-    except BackupError as error:
-        print(f"scrimp backup: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 def upgrade(
@@ -49,18 +36,13 @@ def upgrade(
 
     If a step fails, the database stays as it was. Works beside the last release's processes. Exit code 1 on failure.
     """
-    set_home(home)
-    os.umask(PRIVATE)
+    settings = settings_of(home)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    from app.settings import Settings
     from scrimp_server.upgrading import UpgradeError
     from scrimp_server.upgrading import upgrade as move
 
-    try:
-        done = move(Settings(), has_backup=backed_up)
-    except UpgradeError as error:
-        print(f"scrimp upgrade: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+    with refused("upgrade", UpgradeError):
+        done = move(settings, has_backup=backed_up)
     if done.before == done.after:
         print(f"The database is at {done.after}, this release's: nothing to do.")
         return

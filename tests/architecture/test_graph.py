@@ -27,13 +27,9 @@ MOST_IMPORTS = 15
 # Files that import more of their package, and why. Nothing is added to this list.
 MANY = {
     "app.main": "every router is named once",
-    "app.egress.making": "every paper of an egress is named once",
     "app.lifecycle.relay": "every duty of the relay is named once",
     "core.contracts.job_spec": "the union of all parts of a job",
-    "worker.attempt.child": "one attempt from its start to its end",
-    "worker.attempt.prepare": "all that a job's data are prepared by",
     "worker.clipping.bookkeeping": "every rule of a layer",
-    "worker.predicting.predict": "every kind of model",
     "worker.training.loop": "all parts of a step",
     "worker.training.plan": "the parts that a plan builds",
     "worker.training.self_test": "every kind of layer",

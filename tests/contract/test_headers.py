@@ -75,7 +75,7 @@ def test_an_unexpected_error_is_a_safe_problem_and_tells_nothing(whole: Whole, m
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a secret value")
 
-    monkeypatch.setattr("app.jobs.repository.page_of_jobs", broken)
+    monkeypatch.setattr("app.jobs.repository.PageOfJobs.rows", broken)
     app = create_app(whole[0].settings)
     with TestClient(app) as client:
         answer = client.get("/v1/jobs", headers={"Authorization": f"Bearer {whole[0].admin.token}"})

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import delete, event, select
 
-from app.dashboard.job_list import ListQuery
+from app.dashboard.job_list import asked_jobs
 from app.dashboard.list_stream import page_of
 from app.db.changes import Changes
 from app.db.engine import Database
@@ -58,7 +58,7 @@ def caller_of(db: Database, key: Key) -> Caller:
 
 def reader_of(db: Database, key: Key, **asked: Any) -> Reader:
     caller = caller_of(db, key)
-    return Reader(page_of(db, caller, ListQuery(**asked)), key.id, lambda row: still(row, caller.generation))
+    return Reader(page_of(db, caller, asked_jobs(**asked)), key.id, lambda row: still(row, caller.generation))
 
 
 def add_job(scene: Scene, dataset: str, name: str) -> str:
@@ -90,8 +90,8 @@ def hub(scene: Scene) -> ListHub:
 
 def plain_state(scene: Scene, key: Key, **asked: Any) -> str:
     """The state of the page as the list itself shows it: its jobs, and what their rows say."""
-    query = ListQuery(**asked)
-    page = page_of_jobs(scene.db, caller_of(scene.db, key), GpuWorkers(scene.db, 10.0), query.jobs)
+    query = asked_jobs(**asked)
+    page = page_of_jobs(scene.db, caller_of(scene.db, key), GpuWorkers(scene.db, 10.0), query)
     with scene.db.read() as session:
         return state_of([(job.id, job.status, session.get_one(Job, job.id).events) for job in page.items])
 

@@ -80,7 +80,7 @@ def deliverer(db: Database, settings: Settings) -> Deliverer:
 def a_deliverer(db: Database, settings: Settings, policy: Policy | None = None) -> Deliverer:
     policy = policy or Policy(allow_http=False, allow_private=["127.0.0.0/8"])
     addresses = Addresses(policy, settings)
-    return Deliverer(db, load_secrets(settings, "webhook_key"), addresses, trust(None), 1.0)
+    return Deliverer(db, load_secrets(settings, "webhook_key"), addresses, trust(None))
 
 
 Hook = Callable[..., Webhook]

@@ -16,7 +16,7 @@ from core.contracts.devices import Device, kind_for, needs_gpu
 from core.contracts.runtime import Runtime
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
-from worker.attempt import devices, prepare
+from worker.attempt import devices, loading, prepare
 from worker.attempt.child import visible_to
 from worker.attempt.devices import DevicesError, chosen, divided, driver_version, found, processor, visible
 from worker.data.ranks import ALONE
@@ -269,7 +269,7 @@ def test_memory_that_runs_out_once_records_are_read_has_no_public_code(
     def load(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(prepare, "load_stored", load)
+    monkeypatch.setattr(loading, "load_stored", load)
     ended = run_thread(supervised(tmp_path))
     assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
 

@@ -25,9 +25,8 @@ from core.parts.part_writer import PartWriter
 from core.parts.stored import StoredPart, Texts
 from tests.worker.extractor import CONFIG, PIECES, write_extractor, write_former_extractor
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
-from worker.attempt import child
-from worker.attempt.child import SupervisorLink
 from worker.attempt.failures import StopRequested
+from worker.attempt.link import SupervisorLink
 from worker.channel import Channel
 from worker.data.parts import records_of
 from worker.extractors import turns
@@ -120,7 +119,7 @@ def test_loading_gives_signs_of_life_by_the_clock(monkeypatch: pytest.MonkeyPatc
     for _ in range(100):
         link.loading()
     assert not supervisor.pending()
-    monkeypatch.setattr(child, "ALIVE_S", 0.0)
+    monkeypatch.setattr("worker.attempt.link.ALIVE_S", 0.0)
     link.loading()
     assert supervisor.receive() == Alive()
     supervisor.send(Stop())

@@ -37,7 +37,7 @@ from tests.worker.support import (
     start_of,
     stored_part,
 )
-from worker.attempt import prepare
+from worker.attempt import loading
 from worker.data.joined import join
 from worker.data.mapped import MappedDense, MappedRecords
 from worker.data.parts import open_stored, records_of, users_of
@@ -293,7 +293,7 @@ def test_data_that_may_outgrow_the_cache_are_announced_again(tmp_path: Path, mon
     job = spec(sampling={"kind": "poisson", "expected_batch_size": 40}, length={"steps": 12}, evaluation=None)
     bound = unstated_slots(400) * 4 * 60
     for name, cache in (("fits", bound), ("does not", bound - 1)):
-        monkeypatch.setattr(prepare, "cacheable_bytes", lambda cache=cache: cache)
+        monkeypatch.setattr(loading, "cacheable_bytes", lambda cache=cache: cache)
         (tmp_path / name).mkdir()
         supervisor = large(tmp_path / name, job, 400)
         announced.clear()

@@ -16,7 +16,7 @@ from core.parts.stored import Csr, StoredPart
 from core.parts.tables import scaled
 from core.privacy.numerics import has_sparse_rows
 from tests.worker.support import keys_of, plan_of, prepared, spec, start_of
-from worker.attempt.prepare import loader
+from worker.attempt.loading import loader
 from worker.data.joined import AnyPart
 from worker.data.parts import records_of
 from worker.data.records import SparseRecords

@@ -12,12 +12,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from core.parts.inputs import finite
+from core.parts.stored import StoredPart, Texts
+from worker.data.parts import records_of
+from worker.data.records import Records
 from worker.data.sequences import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.hf.model import HfTuning, token_mean
 from worker.models.hf.tokens import Tokens
 
 Answer = dict[str, Any]
+
+
+def tokens_of(model: HfTuning, texts: list[str]) -> Records:
+    """The texts as a classifier's tokens; labels are ignored."""
+    part = StoredPart(Texts.of(texts), np.zeros(len(texts), dtype=np.int64))
+    return records_of(Tokens(model.folder, model.spec.max_length).of_part(part, lambda: None))
 
 
 def continuations(model: HfTuning, parameters: Parameters, texts: list[str], top: int) -> list[Answer]:

@@ -42,7 +42,6 @@ from core.parts.inputs import finite, item_name
 from core.parts.stored import Csr, StoredPart, Texts
 from core.parts.tables import in_unit
 from core.privacy.numerics import numerics_of
-from worker.data.parts import records_of
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.data.sequences import SequenceRecords
@@ -53,10 +52,9 @@ from worker.models.base import Model, Parameters, answers
 from worker.models.build import build_model
 from worker.models.hf.files import trained_tensors
 from worker.models.hf.model import HfTuning
-from worker.models.hf.tokens import Tokens
 from worker.models.linear import CLIP_RATIOS
 from worker.models.next_item import NextItem
-from worker.predicting.language import continuations
+from worker.predicting.language import continuations, tokens_of
 from worker.statistics.center import TENSOR, centered
 
 Answer = dict[str, Any]
@@ -107,7 +105,7 @@ class Predictor:
         if isinstance(model, NextItem) and isinstance(self.features, Interactions):
             return _next_items(model, parameters, records, self.features, top)
         if isinstance(model, HfTuning) and not model.of_images:
-            given = _tokens(model, records)
+            given = tokens_of(model, records)
         else:
             given = self._records(records)
         if TENSOR in parameters:
@@ -195,12 +193,6 @@ def _parameters(model: Model, weights: bytes) -> Parameters:
 
 def _sparse(csr: Csr, labels: Tensor) -> Records:
     return SparseRecords(scipy.sparse.csr_matrix((csr.data, csr.indices, csr.indptr), shape=csr.shape), labels)
-
-
-def _tokens(model: HfTuning, texts: list[str]) -> Records:
-    """The texts as the model's tokens; labels are ignored."""
-    part = StoredPart(Texts.of(texts), np.zeros(len(texts), dtype=np.int64))
-    return records_of(Tokens(model.folder, model.spec.max_length).of_part(part, lambda: None))
 
 
 def _clip_ratios(parameters: Parameters) -> ClipRatios | None:

@@ -135,6 +135,12 @@ def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
     return worker.seen_at > at - timedelta(seconds=lease_s)
 
 
+def living(session: Session, lease_s: float) -> list[Worker]:
+    """Reads the workers that were seen within a lease's time."""
+    at = now_there(session)
+    return [worker for worker, _job in workers(session) if is_alive(worker, lease_s, at)]
+
+
 class GpuWorkers:
     """Tells what living workers have: GPUs, and processes and GPUs for one job.
 
