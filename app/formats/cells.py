@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from app.formats.faults import Flags
+from core.native import records
 from core.parts.columns import REASONS, Coder, TextCoder, UnusableCell, comma_number, json_number, unusable
 
 Cells: TypeAlias = "pa.Array | list[Any]"  # a list: cells of several types, as JSON may have them
@@ -127,8 +128,11 @@ def numbers(columns: Sequence[Cells], coder: OfNumbers) -> tuple[NDArray[np.floa
     if len(arrays) == len(columns) > 1 and all(_is_text(each.type) for each in arrays):
         whole, flags = number_column(pa.concat_arrays(arrays), coder)  # as one: a column may have few rows
         return np.ascontiguousarray(whole.reshape(len(columns), -1).T), flags.reshape(len(columns), -1).T
-    found = [number_column(each, coder) for each in columns]
-    return np.column_stack([values for values, _ in found]), np.column_stack([flags for _, flags in found])
+    matrix, odd = records.stacked([_floats(each, coder.number) for each in columns])
+    flags = np.zeros(matrix.shape, dtype=np.int8)
+    for place in np.flatnonzero(odd | bool(coder.left)).tolist():
+        matrix[:, place], flags[:, place] = number_column(columns[place], coder)
+    return matrix, flags
 
 
 def number_column(cells: Cells, coder: OfNumbers, *, typed: bool = True) -> tuple[NDArray[np.float64], Flags]:
@@ -149,7 +153,7 @@ def number_column(cells: Cells, coder: OfNumbers, *, typed: bool = True) -> tupl
     return values, flags
 
 
-def _floats(cells: Cells, number: Callable[[Any], float], *, typed: bool) -> NDArray[np.float64]:
+def _floats(cells: Cells, number: Callable[[Any], float], *, typed: bool = True) -> NDArray[np.float64]:
     """What Arrow reads as numbers; NaN for what it does not."""
     found = None if isinstance(cells, list) else plain(cells)
     if found is None:
