@@ -95,6 +95,18 @@ def cell_at(cells: Cells) -> Callable[[int], Any]:
 
 def coded(cells: Cells, coder: Coder, stand_in: Any) -> tuple[list[Any], Flags]:
     """The codes of cells, each distinct one coded once; `stand_in` for those that cannot be used."""
+    codes, flags, places = _distinct(cells, coder, stand_in)
+    return [codes[place] for place in places.tolist()], flags[places]
+
+
+def coded_numbers(cells: Cells, coder: Coder, stand_in: float) -> tuple[NDArray[Any], Flags]:
+    """The same of a coder whose codes are numbers: an array of the stand-in's type."""
+    codes, flags, places = _distinct(cells, coder, stand_in)
+    return np.array(codes, dtype=type(stand_in))[places], flags[places]
+
+
+def _distinct(cells: Cells, coder: Coder, stand_in: Any) -> tuple[list[Any], Flags, NDArray[np.int64]]:
+    """The codes and flags of the distinct cells, and the place of each cell among them."""
     if isinstance(cells, list):
         distinct, places = cells, np.arange(len(cells))
     else:
@@ -108,7 +120,7 @@ def coded(cells: Cells, coder: Coder, stand_in: Any) -> tuple[list[Any], Flags]:
         except UnusableCell as error:
             codes.append(stand_in)
             flags[place] = FLAGS[error.what]
-    return [codes[place] for place in places.tolist()], flags[places]
+    return codes, flags, places
 
 
 def texts(cells: Cells) -> tuple[list[str], Flags]:
@@ -149,7 +161,7 @@ def number_column(cells: Cells, coder: OfNumbers, *, typed: bool = True) -> tupl
     places = np.flatnonzero(odd)
     if len(places):
         some = [cells[each] for each in places.tolist()] if isinstance(cells, list) else cells.take(pa.array(places))
-        values[places], flags[places] = coded(some, coder, math.nan)
+        values[places], flags[places] = coded_numbers(some, coder, math.nan)
     return values, flags
 
 

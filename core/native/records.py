@@ -22,7 +22,8 @@ class Compiled:
         self._stacked, self._contents, self._sum = opened.scrimp_stacked, opened.scrimp_contents, opened.scrimp_sum
         self._stacked.argtypes = [pointer, number, number, pointer, pointer]
         self._contents.argtypes = [
-            pointer, number, number, number, pointer, ctypes.c_char_p, number, pointer, number, pointer, pointer, pointer
+            pointer, number, number, number, pointer, ctypes.c_char_p, number,
+            pointer, number, pointer, pointer, pointer,
         ]  # fmt: skip
         self._sum.argtypes = [pointer, number, pointer]
         self._stacked.restype = self._contents.restype = self._sum.restype = None
@@ -126,4 +127,5 @@ def sum_512(numbers: NDArray[np.uint8]) -> int:
     if COMPILED is not None:
         return COMPILED.sum(numbers)
     limbs = np.ascontiguousarray(numbers).view("<u4").sum(axis=0, dtype=np.uint64)  # of fewer than 2³² numbers
-    return sum(limb << (32 * place) for place, limb in enumerate(limbs.tolist())) % 2 ** (8 * SUM_BYTES)
+    total: int = sum(limb << (32 * place) for place, limb in enumerate(limbs.tolist()))
+    return total % 2 ** (8 * SUM_BYTES)
