@@ -128,4 +128,4 @@ def sum_512(numbers: NDArray[np.uint8]) -> int:
         return COMPILED.sum(numbers)
     limbs = np.ascontiguousarray(numbers).view("<u4").sum(axis=0, dtype=np.uint64)  # of fewer than 2³² numbers
     total: int = sum(limb << (32 * place) for place, limb in enumerate(limbs.tolist()))
-    return total % 2 ** (8 * SUM_BYTES)
+    return total % (1 << 8 * SUM_BYTES)
