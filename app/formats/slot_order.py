@@ -197,9 +197,9 @@ class SlotWriter:
         for each in buckets:
             file = each.open(self._key)
             if each.path.stat().st_size <= SORTED_BYTES or len(file) <= 1:
-                part = file.whole()
+                part = taken(file.whole(), random_order(len(file), self._source))
                 remove_part(each.path)
-                yield taken(part, random_order(len(part.y), self._source))
+                yield part
                 continue
             smaller = self._division(each.path)
             for part in file.chunks():
