@@ -27,12 +27,13 @@ def read(path: Named, table: Table) -> None:
         schema = _opened(source, is_file=is_file).schema
         begin(schema, table)
         needed = sorted(schema.get_field_index(name) for name in table.names)  # others are not even decompressed
-        add_batches(_sliced(_batches(_opened(source, needed, is_file=is_file), is_file=is_file), table), table)
+        step = batch_rows(schema, table.names)
+        add_batches(_sliced(_batches(_opened(source, needed, is_file=is_file), is_file=is_file), table, step), table)
 
 
-def _sliced(batches: Iterator[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
+def _sliced(batches: Iterator[pa.RecordBatch], table: Table, step: int) -> Iterator[pa.RecordBatch]:
     """Valid batches of few rows."""
-    step, unpacked = batch_rows(len(table.names)), Unpacked()
+    unpacked = Unpacked()
     for batch in batches:
         batch.validate(full=True)
         if unpacked.after(batch) > table.max_unpacked_bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,7 +12,8 @@ from app.formats import records
 from app.formats.records import Table
 from core.disk import is_full
 
-MOST_ROWS = 8192
+MOST_ROWS = 2**13
+MOST_SHORT_ROWS = 2**14  # where no cell is long
 
 
 @contextmanager
@@ -32,9 +33,10 @@ def intact(table: Table, kind: str) -> Iterator[None]:
         raise table.broken(f"it is not an intact {kind} file of a supported kind") from None
 
 
-def batch_rows(columns: int) -> int:
-    """How many rows of so many columns are read together."""
-    return max(1, min(MOST_ROWS, records.HELD // columns))
+def batch_rows(schema: pa.Schema, names: Sequence[str]) -> int:
+    """How many rows of these columns are read together."""
+    short = all(pa.types.is_primitive(schema.field(name).type) for name in names)
+    return max(1, min(MOST_SHORT_ROWS if short else MOST_ROWS, records.HELD // len(names)))
 
 
 def begin(schema: pa.Schema, table: Table) -> None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from app.formats.faults import Flags
+from core.native import records
 from core.parts.columns import REASONS, Coder, TextCoder, UnusableCell, comma_number, json_number, unusable
 
 Cells: TypeAlias = "pa.Array | list[Any]"  # a list: cells of several types, as JSON may have them
@@ -94,6 +95,18 @@ def cell_at(cells: Cells) -> Callable[[int], Any]:
 
 def coded(cells: Cells, coder: Coder, stand_in: Any) -> tuple[list[Any], Flags]:
     """The codes of cells, each distinct one coded once; `stand_in` for those that cannot be used."""
+    codes, flags, places = _distinct(cells, coder, stand_in)
+    return [codes[place] for place in places.tolist()], flags[places]
+
+
+def coded_numbers(cells: Cells, coder: Coder, stand_in: float) -> tuple[NDArray[Any], Flags]:
+    """The same of a coder whose codes are numbers: an array of the stand-in's type."""
+    codes, flags, places = _distinct(cells, coder, stand_in)
+    return np.array(codes, dtype=type(stand_in))[places], flags[places]
+
+
+def _distinct(cells: Cells, coder: Coder, stand_in: Any) -> tuple[list[Any], Flags, NDArray[np.int64]]:
+    """The codes and flags of the distinct cells, and the place of each cell among them."""
     if isinstance(cells, list):
         distinct, places = cells, np.arange(len(cells))
     else:
@@ -107,7 +120,7 @@ def coded(cells: Cells, coder: Coder, stand_in: Any) -> tuple[list[Any], Flags]:
         except UnusableCell as error:
             codes.append(stand_in)
             flags[place] = FLAGS[error.what]
-    return [codes[place] for place in places.tolist()], flags[places]
+    return codes, flags, places
 
 
 def texts(cells: Cells) -> tuple[list[str], Flags]:
@@ -127,8 +140,11 @@ def numbers(columns: Sequence[Cells], coder: OfNumbers) -> tuple[NDArray[np.floa
     if len(arrays) == len(columns) > 1 and all(_is_text(each.type) for each in arrays):
         whole, flags = number_column(pa.concat_arrays(arrays), coder)  # as one: a column may have few rows
         return np.ascontiguousarray(whole.reshape(len(columns), -1).T), flags.reshape(len(columns), -1).T
-    found = [number_column(each, coder) for each in columns]
-    return np.column_stack([values for values, _ in found]), np.column_stack([flags for _, flags in found])
+    matrix, odd = records.stacked([_floats(each, coder.number) for each in columns])
+    flags = np.zeros(matrix.shape, dtype=np.int8)
+    for place in np.flatnonzero(odd | bool(coder.left)).tolist():
+        matrix[:, place], flags[:, place] = number_column(columns[place], coder)
+    return matrix, flags
 
 
 def number_column(cells: Cells, coder: OfNumbers, *, typed: bool = True) -> tuple[NDArray[np.float64], Flags]:
@@ -145,11 +161,11 @@ def number_column(cells: Cells, coder: OfNumbers, *, typed: bool = True) -> tupl
     places = np.flatnonzero(odd)
     if len(places):
         some = [cells[each] for each in places.tolist()] if isinstance(cells, list) else cells.take(pa.array(places))
-        values[places], flags[places] = coded(some, coder, math.nan)
+        values[places], flags[places] = coded_numbers(some, coder, math.nan)
     return values, flags
 
 
-def _floats(cells: Cells, number: Callable[[Any], float], *, typed: bool) -> NDArray[np.float64]:
+def _floats(cells: Cells, number: Callable[[Any], float], *, typed: bool = True) -> NDArray[np.float64]:
     """What Arrow reads as numbers; NaN for what it does not."""
     found = None if isinstance(cells, list) else plain(cells)
     if found is None:

@@ -22,7 +22,7 @@ def read(path: Named, table: Table) -> None:
         claimed = max(_claimed(file.metadata, set(names)), file.metadata.num_rows * len(names) * CELL_BYTES)
         if claimed > table.max_unpacked_bytes:
             raise table.broken(f"it unpacks to {claimed} bytes; at most {table.max_unpacked_bytes} are allowed")
-        add_batches(file.iter_batches(batch_rows(len(names)), columns=names, use_threads=False), table)
+        add_batches(file.iter_batches(batch_rows(file.schema_arrow, names), columns=names, use_threads=False), table)
 
 
 def _claimed(metadata: pq.FileMetaData, names: set[str]) -> int:

@@ -302,8 +302,7 @@ class Records(Table):
         if self.classes is None:
             y, flags = cells.number_column(found, self._number)
         else:
-            indices, flags = cells.coded(found, self.classes, 0)
-            y = np.array(indices, dtype=np.int64)
+            y, flags = cells.coded_numbers(found, self.classes, 0)
         self._note(self.label, flags, rows, wrong, found)
         return y
 
@@ -317,9 +316,9 @@ class Records(Table):
             if isinstance(coder.column, NumberColumn):
                 stored[:, place], flags = cells.number_column(found, coder, typed=False)
             else:
-                codes, flags = cells.coded(found, coder, np.nan)
+                codes, flags = cells.coded_numbers(found, coder, np.nan)
                 stored[:, place] = codes
-            contents[:, place] = stored[:, place] if content is None else cells.coded(found, content, np.nan)[0]
+            contents[:, place] = stored[:, place] if content is None else cells.coded_numbers(found, content, np.nan)[0]
             self._note(self._features[place], flags, rows, wrong, found)
         return stored, contents
 

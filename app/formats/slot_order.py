@@ -27,7 +27,7 @@ from core.parts.layout import Layout
 from core.parts.part_files import remove_part
 from core.parts.part_reader import PartFile
 from core.parts.part_writer import PartWriter
-from core.parts.pieces import cut, taken
+from core.parts.pieces import cut, joined, taken
 from core.parts.sealed import DataKey
 from core.parts.stored import SlotColumn, StoredPart
 
@@ -35,35 +35,60 @@ Source = Callable[[int], bytes]  # so many random bytes, independent and uniform
 
 BUCKETS = 64  # of one division: it divides 256, so a byte's remainder is uniform
 SORTED_BYTES = 2**25  # a bucket up to this size is sorted in memory, which takes a few times as much
+DRAWN = 2**20  # slots that are drawn, or read from a mask, at once
 FEW = 1 / 16  # of the slots: a smaller share of occupied ones is drawn without a mask of all slots
 
 
-def random_slots(count: int, slots: int, source: Source = os.urandom) -> NDArray[np.int64]:
-    """Returns a uniformly random set of `count` of the slots, ascending: each set with probability 1 / C(slots, count).
+class RandomSlots:
+    """A uniformly random set of `count` of the slots, ascending: each set with probability 1 / C(slots, count).
 
-    Slots are drawn independently and uniformly until `count` different ones have come up: each round draws as many as
+    Slots are drawn independently and uniformly until `count` different ones have come up: no round draws more than
     lack, so none is left over. A permutation of all slots changes no probability of these draws, nor when they end. So
     sets of one size, which are permuted into each other, are equally likely. If most slots are occupied, the empty ones
-    are drawn. All numbers are integers, and `_uniform` is exact. Memory is O(count), whatever the number of slots.
+    are drawn. All numbers are integers, and `_uniform` is exact.
+
+    In memory: a byte a slot; or, of few, 8 bytes a record, and a few times that while they are drawn.
 
     Args:
         count: n ≤ slots.
         source: the random bytes.
+    """
+
+    def __init__(self, count: int, slots: int, source: Source = os.urandom) -> None:
+        if not 0 <= count <= slots:
+            raise ValueError("there are more records than slots")
+        self._mask, self._at = np.zeros(0, dtype=np.bool_), 0
+        self._ready = np.empty(0, dtype=np.int64)
+        if count < FEW * slots:
+            while len(self._ready) < count:
+                drawn = _uniform(count - len(self._ready), slots, source)
+                self._ready = np.union1d(self._ready, drawn)
+            return
+        self._mask, fewest = np.zeros(slots, dtype=np.bool_), min(count, slots - count)
+        while lack := fewest - int(np.count_nonzero(self._mask)):
+            self._mask[_uniform(min(lack, DRAWN), slots, source)] = True
+        if fewest != count:
+            np.logical_not(self._mask, out=self._mask)
+
+    def next(self, count: int) -> NDArray[np.int64]:
+        """The following slots, as many as there are records. Raises ValueError if fewer are left."""
+        while len(self._ready) < count:
+            if self._at >= len(self._mask):
+                raise ValueError("there are more records than slots")
+            more = np.flatnonzero(self._mask[self._at : self._at + DRAWN]) + self._at
+            self._ready = np.concatenate([self._ready, more])
+            self._at += DRAWN
+        following, self._ready = self._ready[:count], self._ready[count:]
+        return following
+
+
+def random_slots(count: int, slots: int, source: Source = os.urandom) -> NDArray[np.int64]:
+    """All of `RandomSlots` at once.
 
     >>> random_slots(3, 3)
     array([0, 1, 2])
     """
-    if not 0 <= count <= slots:
-        raise ValueError("there are more records than slots")
-    if count < FEW * slots:
-        few = np.empty(0, dtype=np.int64)
-        while len(few) < count:
-            few = np.union1d(few, _uniform(count - len(few), slots, source))
-        return few
-    drawn, most = np.zeros(slots, dtype=np.bool_), min(count, slots - count)
-    while lack := most - int(np.count_nonzero(drawn)):
-        drawn[_uniform(lack, slots, source)] = True
-    return np.flatnonzero(drawn == (most == count))
+    return RandomSlots(count, slots, source).next(count)
 
 
 def _uniform(count: int, below: int, source: Source) -> NDArray[np.int64]:
@@ -80,10 +105,16 @@ def _uniform(count: int, below: int, source: Source) -> NDArray[np.int64]:
 def random_order(count: int, source: Source = os.urandom) -> NDArray[np.int64]:
     """Returns a uniformly random permutation of 0 … count − 1: numbers sorted by 128 random bits each.
 
-    Two of them tie with a probability below count²/2¹²⁹: below 2⁻⁶⁵ for 2³² records.
+    Two of them tie with a probability below count²/2¹²⁹: below 2⁻⁶⁵ for 2³² records. The last 64 bits decide between
+    numbers whose first 64 are equal, and are drawn for no other.
     """
-    words = np.frombuffer(source(16 * count), dtype="<u8").reshape(count, 2)
-    return np.lexsort((words[:, 1], words[:, 0]))
+    first = np.frombuffer(source(8 * count), dtype="<u8")
+    order = np.argsort(first)
+    ordered = first[order]
+    if not np.any(ordered[1:] == ordered[:-1]):
+        return order
+    second = np.frombuffer(source(8 * count), dtype="<u8")
+    return np.lexsort((second, first))
 
 
 @dataclass(frozen=True)
@@ -101,9 +132,8 @@ class Bucket:
 class SlotWriter:
     """A new part whose records are stored in the order of their slots. Used as a PartWriter.
 
-    In memory are at most BUCKETS times what a PartWriter holds back, a few times SORTED_BYTES, and 8 to 24 bytes a
-    record while `close` draws the slots. On disk the records are there once more until they are sorted, sealed as the
-    part is.
+    In memory are at most BUCKETS times what a PartWriter holds back, a few times SORTED_BYTES, and what RandomSlots
+    says. On disk the records are there once more until they are sorted, sealed as the part is.
 
     Args:
         path: a new file. Temporary files next to it begin with its name.
@@ -131,6 +161,8 @@ class SlotWriter:
         self._room, self._key, self._source = room, key, source
         self.rows = 0
         self._buckets = self._division(path)
+        self._pending: list[StoredPart] = []  # a division of many records costs little more than one of few
+        self._pending_bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -144,19 +176,20 @@ class SlotWriter:
     def add(self, part: StoredPart) -> None:
         """Adds records in any order. Raises as PartWriter.add."""
         self.rows += len(part.y)
-        self._divide(part, self._buckets)
+        self._pending.append(part)
+        self._pending_bytes += part.nbytes
+        if self._pending_bytes >= SORTED_BYTES // 4:
+            self._divide_pending()
 
     def close(self) -> str:
         """Writes the part. Returns its hash."""
-        slots = random_slots(self.rows, self._slots, self._source) if self.rows <= self._slots else None
+        self._divide_pending()
+        slots = RandomSlots(self.rows, self._slots, self._source) if self.rows <= self._slots else None
         layout = replace(self._layout, slots=None if slots is None else self._slots)
-        start = 0
         with PartWriter(self._path, layout, room=self._room, key=self._key) as writer:
             for part in self._ordered(self._closed(self._path, self._buckets)):
-                end = start + len(part.y)
-                column = None if slots is None else SlotColumn(slots[start:end], self._slots)
+                column = None if slots is None else SlotColumn(slots.next(len(part.y)), self._slots)
                 writer.add(replace(part, slot=column))
-                start = end
             return writer.close()
 
     def _ordered(self, buckets: Iterable[Bucket]) -> Iterator[StoredPart]:
@@ -164,9 +197,9 @@ class SlotWriter:
         for each in buckets:
             file = each.open(self._key)
             if each.path.stat().st_size <= SORTED_BYTES or len(file) <= 1:
-                part = file.whole()
+                part = taken(file.whole(), random_order(len(file), self._source))
                 remove_part(each.path)
-                yield taken(part, random_order(len(part.y), self._source))
+                yield part
                 continue
             smaller = self._division(each.path)
             for part in file.chunks():
@@ -176,6 +209,11 @@ class SlotWriter:
 
     def _division(self, path: Path) -> list[PartWriter]:
         return [PartWriter(each, self._layout, room=self._room, key=self._key, temporary=True) for each in _names(path)]
+
+    def _divide_pending(self) -> None:
+        if self._pending:
+            self._divide(joined(self._pending), self._buckets)
+            self._pending, self._pending_bytes = [], 0
 
     def _divide(self, part: StoredPart, buckets: list[PartWriter]) -> None:
         """Adds each record to a uniformly random bucket."""

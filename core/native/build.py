@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = tuple(FOLDER / name for name in ("digests.c", "layers.c", "linear.c", "noise.c", "steps.c"))
+SOURCES = tuple(
+    FOLDER / name for name in ("ascending.c", "digests.c", "layers.c", "linear.c", "noise.c", "records.c", "steps.c")
+)
 HEADERS = (FOLDER / "blake2b_lanes.h", FOLDER / "threads.h")
 LIBRARY = FOLDER / "libscrimp.so"
 GLIBC = "2.17"  # the oldest that ziglang builds for: manylinux2014

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.native import blake2b
-from core.parts.columns import chunks
+from core.native import blake2b, records
 from core.parts.sealed import Named
 
 DIGEST_BYTES = 16
@@ -88,27 +87,11 @@ def number_contents(matrix: NDArray[Any], names: Sequence[str] | None, labels: L
 
     A tensor's features have no names and stay in their own order.
     """
-    order = np.argsort(np.array(names), kind="stable") if names else slice(None)
-    begin = np.frombuffer(b"n" + struct.pack("<Q", matrix.shape[1]), dtype=np.uint8)
-    numbers = len(begin) + 8 * matrix.shape[1]
-    out = np.empty((len(matrix), numbers + labels.width), dtype=np.uint8)
-    out[:, : len(begin)] = begin
-    start = 0
-    for rows in chunks(matrix):
-        values = np.ascontiguousarray(rows[:, order].astype("<f8") + 0.0)  # −0 is 0
-        out[start : start + len(rows), len(begin) : numbers] = values.view(np.uint8).reshape(len(rows), -1)
-        start += len(rows)
-    out[:, numbers:] = labels.padded
-    return _without_padding(out, labels.lengths + numbers)
-
-
-def _without_padding(rows: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Messages:
-    """The first bytes of each row."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    width = rows.shape[1]
-    if len(ends) == 0 or int(lengths.min()) == width:
-        return Messages(rows.reshape(-1), ends)
-    return Messages(rows[np.arange(width) < lengths[:, None]], ends)
+    width = matrix.shape[1]
+    order = np.argsort(np.array(names), kind="stable") if names else np.arange(width)
+    numbers = matrix if matrix.dtype in (np.float32, np.float64) else matrix.astype(np.float64)
+    begin = b"n" + struct.pack("<Q", width)
+    return Messages(*records.contents(numbers, order, begin, labels.padded, labels.lengths))
 
 
 @dataclass(frozen=True)
@@ -122,11 +105,6 @@ class Labels:
 
     padded: NDArray[np.uint8]
     lengths: NDArray[np.int64]
-
-    @property
-    def width(self) -> int:
-        """The bytes of the longest."""
-        return int(self.padded.shape[1])
 
     def __iter__(self) -> Iterator[bytes]:
         for row, length in zip(self.padded, self.lengths.tolist(), strict=True):
@@ -173,10 +151,7 @@ class MultisetHash:
         ends = np.arange(1, len(digests) + 1, dtype=np.int64) * DIGEST_BYTES
         elements = blake2b.keyed(content, ends, key=self._key, person=ELEMENT, size=ELEMENT_BYTES)
         self.count += len(digests)
-        limbs = elements.view("<u4").sum(axis=0, dtype=np.uint64)  # of fewer than 2³² records
-        for place, limb in enumerate(limbs.tolist()):
-            self._sum += limb << (32 * place)
-        self._sum %= 2 ** (8 * ELEMENT_BYTES)
+        self._sum = (self._sum + records.sum_512(elements)) % 2 ** (8 * ELEMENT_BYTES)
 
     def hmac(self) -> str:
         """The hash, in hex."""

@@ -11,12 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from core.disk import LOOK_BYTES, Room
-from core.parts.layout import Index, Layout, index_path, leaf_of, row_of
+from core.parts.layout import CHUNK_BYTES, Index, Layout, index_path, leaf_of, row_of
 from core.parts.pieces import cut, joined
 from core.parts.sealed import DataKey, create, finish
 from core.parts.stored import Csr, Pairs, Sequences, StoredPart, Texts
 
-TYPES = {"int64": pa.int64(), "int32": pa.int32(), "float64": pa.float64(), "float32": pa.float32()}
+TYPES = {"<i8": pa.int64(), "<i4": pa.int32(), "<f8": pa.float64(), "<f4": pa.float32()}
 PENDING_BYTES = 2**20  # small additions are joined up to this size: a join costs a copy, and chunks are small
 
 
@@ -46,6 +46,7 @@ class PartWriter:
         temporary: bool = False,
     ) -> None:
         self._temporary = temporary
+        self._pending_most = CHUNK_BYTES if temporary else PENDING_BYTES
         self._key, self._path, self._layout, self._schema = key, path, layout, _schema(layout)
         self._file = create(path, key)
         self._sink = pa.PythonFile(self._file, "w")
@@ -77,7 +78,7 @@ class PartWriter:
         self._waiting += len(part.y)
         self.rows += len(part.y)
         self._pending_bytes += part.nbytes
-        if self._waiting >= self._layout.chunk_rows and self._pending_bytes >= PENDING_BYTES:
+        if self._waiting >= self._layout.chunk_rows and self._pending_bytes >= self._pending_most:
             self._write(whole_only=True)
 
     def close(self) -> str:
@@ -174,7 +175,7 @@ def _columns(part: StoredPart, schema: pa.Schema) -> list[pa.Array]:
 def _array(values: NDArray[Any]) -> pa.Array:
     """The numbers as they are. `pa.array` would load pandas where it is installed, which takes memory."""
     content = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(TYPES[values.dtype.name], len(values), [None, content])
+    return pa.Array.from_buffers(TYPES[values.dtype.str], len(values), [None, content])
 
 
 def _offsets(ends: NDArray[np.int64]) -> NDArray[np.int64]:

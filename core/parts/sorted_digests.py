@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.disk import Room
+from core.native.ascending import ascending
 from core.parts.damage import DataDamagedError
 from core.parts.sealed import DataKey, create, readable
 
@@ -41,18 +42,7 @@ class Ascending:
     @classmethod
     def of(cls, digests: NDArray[np.uint64], counts: NDArray[np.int64] | None = None) -> Ascending:
         """Sorts digests (n, 2), and adds the counts of equal ones; without counts, each one is counted once."""
-        order = np.argsort(digests[:, 0])
-        digests = digests[order]
-        ties = digests[1:, 0] == digests[:-1, 0]
-        if np.any(ties & (digests[1:, 1] < digests[:-1, 1])):
-            second = np.lexsort((digests[:, 1], digests[:, 0]))
-            digests, order = digests[second], order[second]
-        new = np.ones(len(digests), dtype=np.bool_)
-        new[1:] = np.any(digests[1:] != digests[:-1], axis=1)
-        starts = np.flatnonzero(new)
-        if counts is None:
-            return cls(digests[starts], np.diff(np.append(starts, len(digests))))
-        return cls(digests[starts], np.add.reduceat(counts[order], starts) if len(starts) else counts[:0])
+        return cls(*ascending(digests, counts))
 
     def repeated(self) -> NDArray[np.uint64]:
         """(n, 2): each digest as often as it was added."""

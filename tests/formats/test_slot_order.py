@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from app.formats import slot_order
-from app.formats.slot_order import SlotWriter, Source, random_order, random_slots
+from app.formats.slot_order import RandomSlots, SlotWriter, Source, random_order, random_slots
 from core.contracts import memory
 from core.contracts.slots import PartSlots, Slots
 from core.parts import part_writer
@@ -100,12 +100,63 @@ def test_each_order_is_equally_likely() -> None:
     assert len(found) == 24 and stats.chisquare(list(found.values())).pvalue > 1e-6
 
 
+def test_numbers_that_tie_are_ordered_by_further_bits() -> None:
+    """Each order is equally likely although the first 64 bits of all numbers are one of two."""
+    random, calls = seeded(4), 0
+
+    def source(size: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        words = np.frombuffer(random(size), dtype="<u8")
+        return (words % np.uint64(2)).astype("<u8").tobytes() if calls % 2 else words.tobytes()
+
+    found = Counter[tuple[int, ...]]()
+    for _ in range(24 * 40):
+        calls = 0
+        found[tuple(random_order(4, source).tolist())] += 1
+        assert calls == 2  # of four numbers of one bit two are equal
+    assert len(found) == 24 and stats.chisquare(list(found.values())).pvalue > 1e-6
+    calls = 1
+    random_order(1000, source)
+    assert calls == 2  # no further bits where none tie
+
+
+@pytest.mark.parametrize(("count", "slots"), [(0, 9), (3, 7), (900, 1000), (500, 1000), (1000, 1000), (5, 1000)])
+def test_slots_in_pieces_are_those_of_one_draw(count: int, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_order, "DRAWN", 64)
+    whole, pieces = random_slots(count, slots, seeded(7)), RandomSlots(count, slots, seeded(7))
+    found = [pieces.next(min(11, count - start)) for start in range(0, count, 11)]
+    assert np.concatenate([*found, pieces.next(0)]).tolist() == whole.tolist()
+    assert len(np.unique(whole)) == count and (count == 0 or (whole[0] >= 0 and whole[-1] < slots))
+    with pytest.raises(ValueError, match="more records than slots"):
+        pieces.next(1)
+
+
+def test_each_set_of_slots_is_equally_likely_in_small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_order, "DRAWN", 2)
+    source, sets = seeded(8), list(combinations(range(7), 3))
+    found = Counter(tuple(random_slots(3, 7, source).tolist()) for _ in range(40 * len(sets)))
+    assert set(found) == set(sets) and stats.chisquare(list(found.values())).pvalue > 1e-6
+
+
+def test_slots_take_a_byte_each() -> None:
+    """Not 8 bytes a record, while a part is written."""
+    n = 4 * slot_order.DRAWN
+    tracemalloc.start()
+    slots = RandomSlots(n, n + n // 20)
+    for _ in range(0, n, 2**16):
+        slots.next(2**16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.05 * n + 4 * 8 * slot_order.DRAWN + 2**20
+
+
 def test_each_injection_is_equally_likely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All 24 of 3 records into 4 slots, where the file is divided until each record is alone."""
+    """All 24 of 3 records into 4 slots, where the file is divided until each record is alone: 15 of each expected."""
     monkeypatch.setattr(slot_order, "SORTED_BYTES", 0)
     monkeypatch.setattr(slot_order, "BUCKETS", 2)
     source, part, found = seeded(2), numbered(3), Counter[tuple[int, ...]]()
-    for number in range(120):
+    for number in range(24 * 15):
         found[tuple(slots_of(tmp_path / str(number), part, 4, source).tolist())] += 1
     assert len(found) == 24 and stats.chisquare(list(found.values())).pvalue > 1e-6
 

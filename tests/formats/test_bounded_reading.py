@@ -1,0 +1,60 @@
+"""What a reading holds does not grow with the records, nor with the row groups in which Parquet has them."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.formats import parse, slot_order
+from core.parts import part_writer, sorted_digests
+from tests.formats.files import KEYS, spec
+
+COLUMNS = [f"c{place}" for place in range(20)]
+PAGE = 2**16
+
+
+def peak_bytes(folder: Path, records: int) -> int:
+    """The most that Python, numpy and Arrow hold while a private file of one row group is read, whose records are
+    written in the order of their slots."""
+    folder.mkdir()
+    rng, path = np.random.default_rng(records), folder / "d"
+    numbers = {name: rng.normal(size=records) for name in COLUMNS}
+    labelled = pa.table({**numbers, "y": rng.integers(0, 2, records)})
+    pq.write_table(labelled, path, row_group_size=records, data_page_size=PAGE, dictionary_pagesize_limit=PAGE)
+    del numbers, labelled
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    slots = {"train": dict.fromkeys(("rows", "units"), records + records // 20), "holdout": None}
+    document = spec("parquet", features={"kind": "columns", "columns": COLUMNS}, classes=[0, 1], records=records)
+    (out := folder / "parts").mkdir()
+    limits = {"max_unpacked_bytes": 2**30, "max_unpack_ratio": 1e9, "reserve_bytes": 0}
+    names = {"file": str(path), "holdout_file": None, "output_dir": str(out)}
+    request = {"spec": document, **names, "keys": KEYS, "slots": slots, "opens": {}, "seal": None, **limits}
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        answer = parse.parse(request)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)
+    assert answer["counts"]["records"] == records and pool.max_memory() > 0
+    return held + int(pool.max_memory() or 0)
+
+
+def test_a_row_group_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are small, so that both files are beyond all of them; a slot takes a byte."""
+    monkeypatch.setattr(parse, "in_memory", lambda *_: False)
+    monkeypatch.setattr(slot_order, "SORTED_BYTES", 2**18)
+    monkeypatch.setattr(slot_order, "BUCKETS", 16)
+    monkeypatch.setattr(part_writer, "PENDING_BYTES", 2**15)
+    monkeypatch.setattr(sorted_digests, "RUN_ROWS", 2**13)
+    monkeypatch.setattr(sorted_digests, "MERGED_ROWS", 2**12)
+    peak_bytes(tmp_path / "first", 80_000)  # imports
+    few, many = (peak_bytes(tmp_path / str(records), records) for records in (80_000, 320_000))
+    assert many < few + 240_000 * 1.05 + 2**21
+    assert many < 320_000 * 20 * 8 / 3  # of the row group's numbers
