@@ -4,7 +4,7 @@ BIN := .venv/bin
 PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard core/native/*.[ch])
 REPRODUCE := reproduce-adambc-analysis reproduce-adambc-encoder reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer \
   reproduce-group-norm reproduce-heavy-tail reproduce-language reproduce-linear-scaling reproduce-prompts reproduce-search-gain
-NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-seeds nightly-services
+NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-seeds nightly-services nightly-writes
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test stress check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
 
@@ -19,7 +19,7 @@ help:
 	@echo "make $(REPRODUCE)"
 	@echo "             repeats an experiment from the literature with the service's own code: hours"
 	@echo "make nightly runs $(NIGHTLY):"
-	@echo "             long runs, each with a dated report (nightly-chaos, nightly-machine: SECONDS=, SEED=; nightly-mutation: SECONDS=)"
+	@echo "             long runs, each with a dated report (nightly-chaos, nightly-machine: SECONDS=, SEED=; nightly-mutation, nightly-writes: SECONDS=)"
 	@echo "make docs    builds the documentation site into build/site"
 	@echo "make openapi writes docs/openapi.json, docs/api.md, the table of docs/privacy.md, and the client's typed specifications"
 	@echo "make wheel   builds dist/scrimp_client-*.whl, and dist/scrimp-*.whl for every Linux since 2014 with the noise step"
@@ -61,8 +61,8 @@ reproduce-group-norm: WITH_DATA := wide_residual
 $(REPRODUCE): reproduce-%: .venv/.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reproduce.$(if $(and $(DATA),$(WITH_DATA)),$(WITH_DATA) $(DATA),$(subst -,_,$*))
 
-# Each part takes less than an hour and writes a dated report; nightly-machine and nightly-mutation go on where their
-# last run ended.
+# Each part takes less than an hour and writes a dated report; nightly-machine, nightly-mutation and nightly-writes go
+# on where their last run ended.
 nightly: $(NIGHTLY)
 
 # On a machine with an NVIDIA GPU and a CUDA build of torch; less than ten minutes.
@@ -94,6 +94,9 @@ nightly-chaos: .venv/.dev
 
 nightly-machine: .venv/.dev
 	$(BIN)/python -m tests.machine.nightly --seconds $(or $(SECONDS),3000) $(if $(SEED),--seed $(SEED))
+
+nightly-writes: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.writes.nightly --seconds $(or $(SECONDS),3000)
 
 nightly-mutation: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation.nightly --seconds $(or $(SECONDS),3000)

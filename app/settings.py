@@ -220,6 +220,12 @@ class Settings(BaseSettings):
     content_kept_days: float | None = Field(
         None, gt=0, description="Days after its last job that a data set's content is kept; none: until it is deleted."
     )
+    history_kept_days: float | None = Field(
+        None,
+        gt=0,
+        description="Days after a job's end that its attempts, events and scores are kept; its certificate and the "
+        "ledger stay. None: for ever.",
+    )
     max_streams: int = Field(1000, ge=1, description="Event streams that one API process serves at once; above it 503.")
     max_streams_per_key: int = Field(
         200, ge=1, description="Event streams of one key that one API process serves at once; above it 429."

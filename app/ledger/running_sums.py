@@ -7,9 +7,11 @@ them anew: `scrimp restore --sums`. What a post draws on is its hold: its own, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     CompoundSelect,
     FromClause,
@@ -17,6 +19,7 @@ from sqlalchemy import (
     Select,
     String,
     and_,
+    bindparam,
     case,
     cast,
     delete,
@@ -60,8 +63,13 @@ def _day_of_file(element: DayOf, compiler: Any, **options: Any) -> str:
     return f"substr({compiler.process(element.clauses, **options)}, 1, 10)"
 
 
-def recomputed(datasets: Sequence[str]) -> CompoundSelect[Any]:
-    """Selects the rows that the posts of these ledgers make: those of a data set and all its blocks, so that a charge
+def _members() -> BindParameter[Sequence[str]]:
+    """The ledgers that a statement is about: a statement is built once, and run for each data set."""
+    return bindparam("members", expanding=True)
+
+
+def recomputed() -> CompoundSelect[Any]:
+    """Selects the rows that the posts of `members` make: those of a data set and all its blocks, so that a charge
     on several counts once among them."""
     post, hold = LedgerEntry, aliased(LedgerEntry)
     holder = func.coalesce(LedgerEntry.memo["hold"].as_string(), post.job_id)
@@ -83,7 +91,7 @@ def recomputed(datasets: Sequence[str]) -> CompoundSelect[Any]:
             post.created_at,
         )
         .outerjoin(hold, and_(hold.dataset_id == post.dataset_id, hold.once == "hold:" + holder))
-        .where(post.kind == "post", post.dataset_id.in_(datasets))
+        .where(post.kind == "post", post.dataset_id.in_(_members()))
         .cte("posts")
     )
     last = func.max(posts.c.created_at, type_=posts.c.created_at.type).label("last_at")
@@ -105,10 +113,11 @@ def problem_of(session: Session, dataset_id: str) -> str | None:
     """
     named = session.get_one(Dataset, dataset_id)
     members = [dataset_id] if named.parent_id is not None else family_of(session, dataset_id)
-    own = _difference(members, ("dataset_id", "key_id", "day"), ("charges", "train", "holdout"))
-    family = _difference(members, ("key_id", "day" if len(members) == 1 else "is_total"), ("family_charges",))
+    own = _difference(("dataset_id", "key_id", "day"), ("charges", "train", "holdout"))
+    family = _difference(("key_id", "day" if len(members) == 1 else "is_total"), ("family_charges",))
     comparisons = (own,) if named.parent_id is not None else (own, family)
-    return PROBLEM if any(session.execute(each).first() is not None for each in comparisons) else None
+    of = {"members": members}
+    return PROBLEM if any(session.execute(each, of).first() is not None for each in comparisons) else None
 
 
 def total_of(session: Session, dataset_id: str) -> str | None:
@@ -126,15 +135,16 @@ def total_of(session: Session, dataset_id: str) -> str | None:
     return None if session.scalar(drift) is None else PROBLEM
 
 
-def _difference(datasets: Sequence[str], by: Sequence[str], sums: Sequence[str]) -> Select[Any]:
-    """Selects where the stored sums less the recomputed ones are not zero."""
-    made = recomputed(datasets).subquery()
+@cache
+def _difference(by: tuple[str, ...], sums: tuple[str, ...]) -> Select[Any]:
+    """Selects where the stored sums of `members` less the recomputed ones are not zero."""
+    made = recomputed().subquery()
 
     def keys(of: FromClause) -> list[ColumnElement[Any]]:
         columns = {**of.c, "is_total": case((of.c.day == "", 1), else_=0).label("is_total")}
         return [columns[name] for name in by]
 
-    stored = select(*keys(SPENT), *(SPENT.c[name] for name in sums)).where(SPENT.c.dataset_id.in_(datasets))
+    stored = select(*keys(SPENT), *(SPENT.c[name] for name in sums)).where(SPENT.c.dataset_id.in_(_members()))
     less = select(*keys(made), *((-made.c[name]).label(name) for name in sums))
     both = union_all(stored, less).subquery()
     differs = or_(*(func.sum(both.c[name]) != 0 for name in sums))
@@ -172,4 +182,4 @@ def write(session: Session, members: Sequence[str]) -> None:
     """Replaces the rows of these ledgers by the recomputed ones."""
     session.execute(delete(SPENT).where(SPENT.c.dataset_id.in_(members)))
     columns = ("dataset_id", "key_id", "day", *MOVED, "last_at")
-    session.execute(insert(SPENT).from_select(columns, recomputed(members)))
+    session.execute(insert(SPENT).from_select(columns, recomputed()), {"members": members})

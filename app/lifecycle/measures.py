@@ -66,6 +66,8 @@ ENDS = Metric("scrimp_attempt_processes", "Ended processes of attempts, by exit 
 EXCEEDED_AUDITS = Metric("scrimp_audits_exceeded", "Audits that contradict what their job claims.", "counter")
 # Not with the others: its keys' names are read with it, and there may be many.
 KEY_SECONDS = Metric("scrimp_key_job_seconds", "Seconds of ended attempts, by the job's key.", "counter", ("key",))
+# Attempts whose rows the retention has deleted: /metrics adds them to those that are there.
+SHORTENED_ATTEMPTS = Metric("scrimp_shortened_attempts", "Attempts that are kept as a count.", "counter", ("outcome",))
 METRICS = {each.name: each for each in (REQUESTS, SECONDS, PRICES, PRICING_QUEUE, ENDS, EXCEEDED_AUDITS)}
 
 

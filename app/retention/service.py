@@ -23,6 +23,7 @@ from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
 from app.ledger.blocks import ledgers_of
 from app.lifecycle.states import FINISHED, discard, get_job
+from app.retention import history
 from app.settings import Settings
 from app.storage import parts
 from core.contracts.stored import PartFiles
@@ -81,6 +82,8 @@ def sweep(db: Database, settings: Settings) -> None:
         _sweep_artifacts(db, now() - timedelta(days=settings.artifacts_kept_days))
     if settings.content_kept_days is not None:
         _sweep_contents(db, settings, now() - timedelta(days=settings.content_kept_days))
+    if settings.history_kept_days is not None:
+        history.sweep(db, settings.history_kept_days)
 
 
 def _sweep_artifacts(db: Database, before: datetime) -> None:

@@ -87,10 +87,15 @@ def _queue(session: Session, at: datetime) -> Families:
     yield from (queued, oldest)
 
 
+BY_STATUS = select(Attempt.status, func.count()).group_by(Attempt.status)
+
+
 def _attempts(session: Session) -> Families:
     ended = CounterMetricFamily("scrimp_attempts", "Ended attempts by outcome.", labels=["outcome"])
     counts = Counter(dict.fromkeys(("succeeded", "failed", "cancelled", "paused", "lost", "crashed"), 0))
-    for status, count in session.execute(select(Attempt.status, func.count()).group_by(Attempt.status)):
+    rows = [(status, count) for status, count in session.execute(BY_STATUS)]
+    rows += [(status, int(count)) for (status,), count in measures.series_of(session, measures.SHORTENED_ATTEMPTS, 100)]
+    for status, count in rows:
         counts["lost" if status == "lapsed" else status] += count
     claims = CounterMetricFamily("scrimp_claims", "Claims of jobs by workers.", value=sum(counts.values()))
     running = counts.pop("running", 0)

@@ -62,23 +62,15 @@ class Jobs(Machine):
     def submit(self) -> None:
         key, once, spec = self.draw.choice(KEYS), f"once-{next(self.numbers)}", self.spec()
         self.asked[once] = spec
-        named = spec.blocks
         found = self.call("submit", lambda: self.admitted(key, once, spec))
         state = self.state
-        labels = {of.label: each for each, of in state.ledgers.items() if not of.closed}
-        if not labels:
-            never_grew = len(state.ledgers) == 1 and not state.retired
-            self.agree(found, BUDGET if never_grew else "content-deleted")
+        asked = self.ledgers_of(found, key, spec)
+        if asked is None:
             return
-        if named != "all" and not set(named) <= labels.keys():
-            self.agree(found, "invalid-request")
+        if not state.open_ones():
+            self.agree(found, BUDGET)
             return
         amounts = self.priced()
-        asked = state.open_ones() if named == "all" else sorted(labels[each] for each in named)
-        able = [each for each in asked if model.covers(state.left(each, key), amounts)]
-        if named == "all" and len(state.ledgers) > 1:
-            richest = max(asked, key=lambda each: (*state.left(each, key), each))
-            asked = able or [richest]
         if self.is_behind(*asked):
             self.agree(found, BEHIND)
             return
@@ -91,10 +83,29 @@ class Jobs(Machine):
         state.jobs[job_id] = model.Job(hold, key, self.parts(job_id, amounts[0]), amounts[1] > 0, once)
         self.check_held(job_id, hold)
 
-    def admitted(self, key: str, once: str, spec: JobSpec) -> Any:
+    def ledgers_of(self, answer: Outcome, key: str, spec: JobSpec) -> list[str] | None:
+        """The ledgers that a request is priced on; None if the request must be refused, as it was."""
+        state, named = self.state, spec.blocks
+        labels = {of.label: ledger for ledger, of in state.ledgers.items() if not of.closed}
+        if not labels and (len(state.ledgers) > 1 or state.retired):
+            self.agree(answer, "content-deleted")
+            return None
+        if not labels:
+            return [state.first]  # it never grew, and its cap is all spent
+        if named != "all" and not set(named) <= labels.keys():
+            self.agree(answer, "invalid-request")
+            return None
+        if named != "all" or len(state.ledgers) == 1:
+            return state.open_ones() if named == "all" else sorted(labels[label] for label in named)
+        able = [each for each in state.open_ones() if model.covers(state.left(each, key), self.priced())]
+        return able or [max(state.open_ones(), key=lambda each: (*state.left(each, key), each))]
+
+    def admission(self) -> Admission:
         prices: Any = self.world.prices
-        admission = Admission(self.db, prices, self.world.heads, Limits(max_queued_jobs=10**6))
-        return submit(admission, caller(key), spec, once)
+        return Admission(self.db, prices, self.world.heads, Limits(max_queued_jobs=10**6))
+
+    def admitted(self, key: str, once: str, spec: JobSpec) -> Any:
+        return submit(self.admission(), caller(key), spec, once)
 
     def spec(self) -> JobSpec:
         state = self.state

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tests.machine.jobs import Jobs
 from tests.machine.owners import Owners
+from tests.machine.reads import Reads
 
 
-class ServiceMachine(Jobs, Owners):
+class ServiceMachine(Reads, Owners):
     """Random histories of everything that moves a budget."""
 
     WEIGHTS: ClassVar = {
         "submit": 14,
         "submit_again": 2,
+        "quote": 4,
+        "forecast": 4,
         "claim": 14,
         "step": 16,
         "differ": 1,
