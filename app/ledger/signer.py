@@ -3,6 +3,10 @@
 A program gets the bytes to sign on its standard input and writes the raw signature, 64 bytes of Ed25519, to its
 standard output. So the private key may stay in a token (PKCS #11) or on another machine. Each signature is verified
 before it is used: while a program signs with another key, or signs something else, nothing is signed.
+
+    read in one transaction ──▶ `Draft` ──▶ signed, no transaction open ──▶ stored in a short one, if still as read
+
+A program may take half a minute. So `signature` refuses inside a transaction, and it alone calls a signer.
 """
 
 from __future__ import annotations
@@ -10,17 +14,22 @@ from __future__ import annotations
 import base64
 import shlex
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from sqlalchemy.orm import Session
 
+from app.db.engine import Database, require_no_transaction
 from app.secrets import SecretError
 from app.settings import Settings
-from core.errors import Unavailable
+from core.errors import TransientError, Unavailable
 
 TIMEOUT_S = 30.0
+TRIES = 10  # each loss means that somebody changed what was read
+S = TypeVar("S")
 
 
 class Signer(Protocol):
@@ -73,3 +82,56 @@ class CommandSigner:
         except InvalidSignature:
             raise Unavailable("SCRIMP_SIGN_COMMAND did not sign with SCRIMP_SIGN_PUBLIC_KEY") from None
         return done.stdout
+
+
+class Draft(Protocol[S]):
+    """What is to be signed, as it was read."""
+
+    def signed(self, key: Signer) -> S:
+        """Signs it; no transaction is open."""
+        ...
+
+    def store(self, session: Session, signed: S) -> bool:
+        """Stores what was signed. False, and nothing is stored, if what was read is not so any more."""
+        ...
+
+
+def public_key(key: Signer) -> str:
+    """Base64 of the raw public key, as certificates name it."""
+    return base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+
+def signature(key: Signer, data: bytes) -> bytes:
+    """The raw signature of these bytes.
+
+    Raises:
+        TransactionOpen: this thread has a transaction open, in which others would wait for a program that signs.
+        Unavailable: the program did not sign.
+    """
+    require_no_transaction()
+    return key.sign(data)
+
+
+def sign_and_store(db: Database, draft: Callable[[], Draft[S] | None], key: Signer) -> S | None:
+    """Reads what is to be signed, signs it with no transaction open, and stores it in a short one; begins again if it
+    was changed meanwhile.
+
+    Args:
+        draft: reads in transactions of its own; None: there is nothing to sign.
+
+    Returns:
+        What was signed and stored; None if there was nothing to sign.
+
+    Raises:
+        Unavailable: the program did not sign.
+        TransientError: others changed it each time.
+    """
+    for _ in range(TRIES):
+        read = draft()
+        if read is None:
+            return None
+        signed = read.signed(key)
+        with db.write() as session:
+            if read.store(session, signed):
+                return signed
+    raise TransientError("what is to be signed changed each time while it was signed")

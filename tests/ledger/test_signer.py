@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from app.db.engine import Database
 from app.ledger.certified import Signed
-from app.ledger.signer import CommandSigner, Signer
-from app.ledger.signing_keys import public_key, signing_key
+from app.ledger.signer import CommandSigner, Signer, public_key
+from app.ledger.signing_keys import signing_key
 from app.ledger.transparency import notes, signatures
 from app.renewal import rotation
 from app.secrets import SecretError
