@@ -158,7 +158,8 @@ def prepare() -> Path:
     from app.db.engine import Database
     from app.db.migrate import upgrade
     from app.keys.service import ensure_admin_key
-    from app.ledger.signing_keys import public_key, signing_key
+    from app.ledger.signer import public_key
+    from app.ledger.signing_keys import signing_key
     from app.secrets import ensure_secrets, write_private
 
     settings = Settings()

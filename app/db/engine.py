@@ -38,6 +38,41 @@ PING_AFTER_S = 1.0
 WRITERS = 4  # at once in one process; a connection pool has twenty
 
 
+class TransactionOpen(RuntimeError):
+    """What must not keep others waiting was begun in a transaction."""
+
+
+class _Opened(threading.local):
+    """How many transactions this thread has open, on any database."""
+
+    def __init__(self) -> None:
+        self.count = [0]
+
+
+_opened = _Opened()
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    """Counts a transaction of this thread, even if it ends in another one."""
+    count = _opened.count
+    count[0] += 1
+    try:
+        yield
+    finally:
+        count[0] -= 1
+
+
+def require_no_transaction() -> None:
+    """Refuses what may take long where this thread has a transaction open.
+
+    Raises:
+        TransactionOpen: it has one.
+    """
+    if _opened.count[0]:
+        raise TransactionOpen("this may take long, and a transaction is open: other writers would wait for it")
+
+
 class Database:
     """Sessions on one engine. `read()` and `write()` are one transaction each, committed if nothing was raised."""
 
@@ -72,13 +107,13 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that reads one snapshot."""
-        with Session(self._reader, expire_on_commit=False) as session, session.begin():
+        with _counted(), Session(self._reader, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
     def quick_read(self) -> Iterator[Connection]:
         """A bare connection for one query."""
-        with self._quick_reader.connect() as connection:
+        with _counted(), self._quick_reader.connect() as connection:
             yield connection
 
     @contextmanager
@@ -90,7 +125,7 @@ class Database:
             in_trips: the first statements are those of a `round_trip`, which begins the transaction.
         """
         writer = self._trip_writer if in_trips else self._writer
-        with self._turn(urgent), Session(writer, expire_on_commit=False) as session, session.begin():
+        with _counted(), self._turn(urgent), Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:

@@ -12,31 +12,31 @@ Sources: OpenID Connect Core 3.1.3.7 and Discovery 4.3; RFC 9207 (`iss` in answe
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
+from app.identity.requests import NoAnswer, Requests
 from app.settings import Settings
 from core.errors import RequestError, ServiceError, Unavailable
-
-if TYPE_CHECKING:
-    import httpx
 
 # Never `none`, and never an HMAC: its key would be public.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
 ASYMMETRIC = ("RSA", "EC", "OKP")
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-TIMEOUT_S = 10.0
+AWAY = "the identity provider does not answer: try again later"
 KEPT_S = 600.0  # the provider's metadata and keys
 WAIT_S = 1.0  # for another visitor's request for them: whoever waits holds a thread of the service
 REFETCH_S = 30.0  # an unknown key id fetches the keys again, at most this often
 LEEWAY_S = 60  # between the two clocks
-MAX_BYTES = 1024 * 1024  # of a document of the provider
+EXCHANGES = 4  # of codes for ID tokens, at once: anybody may bring a code, and each holds a thread of the service
 
 
 class SignInRefused(RequestError):
@@ -79,13 +79,12 @@ class Provider:
     """One provider. Safe to share between threads. It is asked at the first sign-in, so that the API starts without it.
 
     Raises:
-        ServiceError: the extra `oidc` is not installed, or a setting is missing.
+        ServiceError: the extra `oidc` is not installed, a setting is missing, or the client's secret cannot be read.
     """
 
     def __init__(self, settings: Settings) -> None:
         try:
-            import authlib  # noqa: F401, PLC0415 - optional
-            import joserfc  # noqa: F401, PLC0415
+            import joserfc  # noqa: F401, PLC0415 - optional
         except ImportError:
             raise ServiceError("SCRIMP_OIDC_ISSUER needs the extra: pip install 'scrimp[oidc]'") from None
         if not (settings.oidc_client_id and settings.oidc_redirect_url and settings.oidc_roles):
@@ -93,8 +92,9 @@ class Provider:
                 "SCRIMP_OIDC_ISSUER needs SCRIMP_OIDC_CLIENT_ID, SCRIMP_OIDC_REDIRECT_URL and SCRIMP_OIDC_ROLES too"
             )
         self._settings = settings
+        _secret(settings)
         self._issuer = settings.oidc_issuer
-        self._lock = threading.Lock()
+        self._lock, self._exchanges = threading.Lock(), threading.BoundedSemaphore(EXCHANGES)
         self._metadata: _Metadata | None = None
 
     @classmethod
@@ -108,14 +108,20 @@ class Provider:
         Raises:
             Unavailable: the provider cannot be reached, or is not the one that the settings name.
         """
-        with self._client() as client:
-            url, _ = client.create_authorization_url(
-                self._known().document["authorization_endpoint"],
-                state=proof.state,
-                nonce=proof.nonce,
-                code_verifier=proof.verifier,
-            )
-        return str(url)
+        self._secret()  # before the person leaves: they could not come back
+        endpoint = str(self._known().document["authorization_endpoint"])
+        challenge = hashlib.sha256(proof.verifier.encode()).digest()
+        asked = {
+            "response_type": "code",
+            "client_id": self._settings.oidc_client_id,
+            "redirect_uri": self._settings.oidc_redirect_url,
+            "scope": self._settings.oidc_scopes,
+            "state": proof.state,
+            "nonce": proof.nonce,
+            "code_challenge": base64.urlsafe_b64encode(challenge).decode().rstrip("="),
+            "code_challenge_method": "S256",
+        }
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
 
     def identity(self, code: str, issuer: str | None, proof: Proof) -> Identity:
         """Redeems an authorization code, and returns whom its ID token names.
@@ -126,8 +132,21 @@ class Provider:
 
         Raises:
             SignInRefused: the code or the ID token is not valid.
-            Unavailable: as `address`.
+            Unavailable: as `address`, or too many people sign in at once.
         """
+        with self._exchange():
+            return self._identity(code, issuer, proof)
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        if not self._exchanges.acquire(timeout=WAIT_S):
+            raise Unavailable("many people sign in at the same time: try again in a moment")
+        try:
+            yield
+        finally:
+            self._exchanges.release()
+
+    def _identity(self, code: str, issuer: str | None, proof: Proof) -> Identity:
         metadata = self._known()
         always = metadata.document.get("authorization_response_iss_parameter_supported") is True
         if issuer != self._issuer and (issuer is not None or always):
@@ -136,25 +155,37 @@ class Provider:
 
     def _redeem(self, metadata: _Metadata, code: str, proof: Proof) -> str:
         """Exchanges a code for an ID token."""
-        import httpx  # noqa: PLC0415 - optional, as authlib
-        from authlib.common.errors import AuthlibBaseError  # noqa: PLC0415
-
+        secret = self._secret()
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._settings.oidc_redirect_url,
+            "code_verifier": proof.verifier,
+        }
+        client = self._settings.oidc_client_id
+        methods = metadata.document.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        credentials = (client, secret) if secret is not None and "client_secret_basic" in methods else None
+        if credentials is None:
+            form |= {"client_id": client} | ({} if secret is None else {"client_secret": secret})
         try:
-            with self._client(metadata) as client:
-                token = client.fetch_token(
-                    metadata.document["token_endpoint"],
-                    grant_type="authorization_code",
-                    code=code,
-                    code_verifier=proof.verifier,
-                )
-        except AuthlibBaseError:  # its text is the provider's
-            raise SignInRefused("the provider did not accept this sign-in: begin again") from None
-        except (httpx.HTTPError, ValueError):
-            raise Unavailable("the identity provider does not answer: try again later") from None
+            status, token = Requests().post(metadata.document["token_endpoint"], form, credentials)
+        except NoAnswer:
+            raise Unavailable(AWAY) from None
+        if status < 500 and "error" in token:  # its text is the provider's
+            raise SignInRefused("the provider did not accept this sign-in: begin again")
+        if status != 200:
+            raise Unavailable(AWAY)
         found = token.get("id_token")
         if not isinstance(found, str):
             raise SignInRefused("the provider sent no ID token: is `openid` among SCRIMP_OIDC_SCOPES?")
         return found
+
+    def _secret(self) -> str | None:
+        """The client's secret, read at each use, as it may be rotated. Raises Unavailable."""
+        try:
+            return _secret(self._settings)
+        except ServiceError as error:
+            raise Unavailable(error.message) from None
 
     def _read(self, id_token: str, nonce: str) -> Identity:
         """Checks an ID token and reads its claims."""
@@ -168,7 +199,9 @@ class Provider:
             raise SignInRefused("the ID token names nobody")
         groups = claims.get(self._settings.oidc_groups_claim, [])
         listed = groups if isinstance(groups, list) else [groups]
-        return Identity(self._issuer, subject, _label(claims), frozenset(each for each in listed if type(each) is str))
+        return Identity(
+            self._issuer, subject, label(claims, self._issuer), frozenset(each for each in listed if type(each) is str)
+        )
 
     def _verified(self, id_token: str, nonce: str) -> dict[str, Any]:
         """The claims of an ID token that the provider signed for this sign-in."""
@@ -203,7 +236,7 @@ class Provider:
             return known
         if not self._lock.acquire(timeout=WAIT_S):
             if known is None:
-                raise Unavailable("the identity provider does not answer: try again later")
+                raise Unavailable(AWAY)
             return known
         try:
             now_s = time.monotonic()
@@ -214,21 +247,22 @@ class Provider:
             self._lock.release()
 
     def _fetched(self, now_s: float) -> _Metadata:
-        import httpx  # noqa: PLC0415 - optional, as authlib
-        from joserfc.errors import JoseError  # noqa: PLC0415
+        from joserfc.errors import JoseError  # noqa: PLC0415 - optional
         from joserfc.jwk import KeySet  # noqa: PLC0415
 
+        requests = Requests()
         try:
-            with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
-                document = _json(client, f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
-                if document.get("issuer") != self._issuer:  # exactly: a trailing slash is another issuer
-                    raise Unavailable("the identity provider calls itself by another name than SCRIMP_OIDC_ISSUER")
-                for name in ENDPOINTS:
-                    self._require_safe(name, document.get(name))
-                keys = _json(client, document["jwks_uri"])["keys"]
+            document = requests.get(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+            if document.get("issuer") != self._issuer:  # exactly: a trailing slash is another issuer
+                raise Unavailable("the identity provider calls itself by another name than SCRIMP_OIDC_ISSUER")
+            for name in ENDPOINTS:
+                self._require_safe(name, document.get(name))
+            keys = requests.get(document["jwks_uri"])["keys"]
             usable = [each for each in keys if each.get("use", "sig") == "sig" and each.get("kty") in ASYMMETRIC]
             return _Metadata(document, KeySet.import_key_set({"keys": usable}), now_s)
-        except (httpx.HTTPError, JoseError, ValueError, KeyError, TypeError, AttributeError):
+        except NoAnswer:
+            raise Unavailable(AWAY) from None
+        except (JoseError, ValueError, KeyError, TypeError, AttributeError):
             raise Unavailable("the identity provider does not answer as OpenID Connect says: try again later") from None
 
     def _require_safe(self, name: str, url: object) -> None:
@@ -238,49 +272,40 @@ class Provider:
         if not (parts.scheme == "https" or local) or not parts.hostname:
             raise Unavailable(f"the identity provider's {name} is not an https address")
 
-    def _client(self, metadata: _Metadata | None = None) -> Any:
-        """Authlib's client, which makes requests as the provider wants them."""
-        from authlib.integrations.httpx_client import OAuth2Client  # noqa: PLC0415 - optional
 
-        secret_file = self._settings.oidc_client_secret_file
-        secret = None if secret_file is None else secret_file.read_text().strip()
-        methods = ["client_secret_basic"]
-        if metadata is not None:
-            methods = metadata.document.get("token_endpoint_auth_methods_supported", methods)
-        basic = "client_secret_basic" in methods
-        return OAuth2Client(
-            self._settings.oidc_client_id,
-            secret,
-            token_endpoint_auth_method="none"
-            if secret is None
-            else ("client_secret_basic" if basic else "client_secret_post"),
-            scope=self._settings.oidc_scopes,
-            redirect_uri=self._settings.oidc_redirect_url,
-            code_challenge_method="S256",
-            timeout=TIMEOUT_S,
-            follow_redirects=False,
-        )
+def _secret(settings: Settings) -> str | None:
+    """The client's secret, if the settings name its file.
+
+    Raises:
+        ServiceError: it cannot be read, or is empty.
+    """
+    path = settings.oidc_client_secret_file
+    if path is None:
+        return None
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        raise ServiceError(f"SCRIMP_OIDC_CLIENT_SECRET_FILE cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ServiceError("SCRIMP_OIDC_CLIENT_SECRET_FILE is not text") from None
+    if not text:
+        raise ServiceError("SCRIMP_OIDC_CLIENT_SECRET_FILE is empty")
+    return text
 
 
-def _json(client: httpx.Client, url: str) -> dict[str, Any]:
-    """A document of the provider. Raises httpx.HTTPError or ValueError."""
-    with client.stream("GET", url, headers={"Accept": "application/json"}) as answer:
-        answer.raise_for_status()
-        body = b""
-        for piece in answer.iter_bytes():
-            body += piece
-            if len(body) > MAX_BYTES:
-                raise ValueError("the document is too large")
-    found = json.loads(body)
-    if not isinstance(found, dict) or not answer.is_success:
-        raise ValueError("this is not a JSON object")
-    return found
+def label(claims: Mapping[str, Any], issuer: str) -> str:
+    """The person's name for readers, with eight digits of a hash of issuer and subject.
+
+    At many providers people choose their names. The digits tell such a person from every other person and, with the
+    word before them, from every key of that name.
+    """
+    digits = hashlib.sha256(f"{issuer}\n{claims['sub']}".encode()).hexdigest()[:8]
+    return f"{_name(claims)} (person {digits})"
 
 
-def _label(claims: Mapping[str, Any]) -> str:
-    """The person's name for readers. It identifies nobody: issuer and subject do."""
+def _name(claims: Mapping[str, Any]) -> str:
     for name in ("preferred_username", "email", "name", "sub"):
         text = claims.get(name)
-        if isinstance(text, str) and (label := "".join(filter(str.isprintable, text)).strip()[:100]):
-            return label
+        if isinstance(text, str) and (shown := "".join(filter(str.isprintable, text)).strip()[:100]):
+            return shown
     return "a person"

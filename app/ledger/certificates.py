@@ -15,7 +15,9 @@ hold was voided.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from importlib.metadata import version
 
 from pydantic import ValidationError
@@ -23,6 +25,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.db.declared import governance
+from app.db.engine import Database
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
 from app.hpo.stored import StoredStudy
 from app.ledger import meaning
@@ -51,8 +54,7 @@ from app.ledger.certified import (
 )
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
-from app.ledger.signer import Signer
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import Signer, public_key, sign_and_store
 from app.ledger.transparency import attestations, checkpoints, notes, signatures
 from core.contracts.base import WITHIN_A_JOB, AccountantName
 from core.contracts.blocks import ALL
@@ -71,11 +73,38 @@ from core.privacy.prices import Charge, Units
 from core.privacy.profile import Profile, profile_of
 
 
-def profile(session: Session, job_id: str) -> Profile | None:
-    """Computes the privacy profile of a job's plan, which `issue` signs; None of a job without privacy.
+def issue(
+    db: Database, job_id: str, key: Signer, code_version: str, announce: Callable[[Session], None] = lambda _: None
+) -> bool:
+    """Signs and stores the certificate of a settled job, once.
 
-    It may take seconds where batches are sampled, so that it is not computed while a transaction writes.
+    Args:
+        announce: called in the transaction that stores it.
+
+    Returns:
+        True if it was issued now. False if it exists already, or if there is nothing to certify.
+
+    Raises:
+        NotFound: no such job.
+        Conflict: `wrong-state`, the job has not settled.
+        Unavailable, TransientError: as `sign_and_store`.
     """
+    with db.read() as session:
+        loss = _profile(session, job_id)
+
+    def draft() -> _Unsigned | None:
+        with db.read() as session:
+            ledgers = held_on(session, job_id)
+            issuing = _Issuing(job_id, code_version, public_key(key), loss, _notes(session, ledgers), whole_second())
+            content = _content_of(session, issuing)
+        return None if content is None else _Unsigned(issuing, *content, announce)
+
+    return sign_and_store(db, draft, key) is not None
+
+
+def _profile(session: Session, job_id: str) -> Profile | None:
+    """Computes the privacy profile of a job's plan; None of a job without privacy. It may take seconds where batches
+    are sampled."""
     job = session.get(Job, job_id)
     quoted = CertifiedQuote.of(job.quote) if job is not None else None
     if job is None or quoted is None or quoted.epsilon is None:
@@ -84,41 +113,75 @@ def profile(session: Session, job_id: str) -> Profile | None:
     return None if events is None else profile_of(events, quoted.epsilon.value)
 
 
-def issue(session: Session, job_id: str, signing_key: Signer, code_version: str, loss: Profile | None) -> bool:
-    """Signs and stores the certificate of a settled job, once.
+@dataclass(frozen=True)
+class _Issuing:
+    """What a certificate says that its job's rows do not.
 
-    Args:
-        loss: see `profile`.
-
-    Returns:
-        True if it was issued now. False if it exists already, or if there is nothing to certify.
-
-    Raises:
-        NotFound: no such job.
-        Conflict: `wrong-state`, the job has not settled.
+    Attributes:
+        signer: the public key that will sign it.
+        loss: the profile of the job's plan.
+        notes: the newest checkpoint of each ledger, by data set.
     """
-    # Locked: if two relays run at once, the second sees the first one's certificate.
-    job = session.get(Job, job_id, with_for_update={"key_share": True})
+
+    job_id: str
+    code_version: str
+    signer: str
+    loss: Profile | None
+    notes: Mapping[str, str]
+    issued_at: datetime
+
+
+@dataclass(frozen=True)
+class _Unsigned:
+    """A certificate's body, as JSON, and the hashes of its files, as they were read."""
+
+    issuing: _Issuing
+    body: object
+    files: Mapping[str, str]
+    announce: Callable[[Session], None]
+
+    def signed(self, key: Signer) -> Signed:
+        return sign(self.body, key, self.files)
+
+    def store(self, session: Session, signed: Signed) -> bool:
+        # Locked: if two relays run at once, the second sees the first one's certificate.
+        session.get_one(Job, self.issuing.job_id, with_for_update={"key_share": True})
+        if _content_of(session, self.issuing) != (self.body, self.files):
+            return False
+        session.add(
+            Certificate(
+                job_id=self.issuing.job_id,
+                body=signed.model_dump(mode="json"),
+                signature=signed.signature,
+                issued_at=self.issuing.issued_at,
+            )
+        )
+        session.flush()
+        self.announce(session)
+        return True
+
+
+def _content_of(session: Session, issuing: _Issuing) -> tuple[object, Mapping[str, str]] | None:
+    """The body, as JSON, and the delivered files' hashes; None if there is nothing to certify, or nothing any more."""
+    job_id = issuing.job_id
+    job = session.get(Job, job_id)
     if job is None:
         raise NotFound("there is no such job")
     read = held_on(session, job_id)
     if (job.mechanism is None and job.study is None) or not read:
-        return False
+        return None
     found = [find(session, each, f"settle:{job_id}") for each in read]
     settled = [each for each in found if each is not None]
     if len(settled) < len(read):
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
     if settled[0].kind == "void" or session.get(Certificate, job_id) is not None:
-        return False
-    if loss is None:
-        raise PrivacyError("a job without privacy has no certificate")
-    body = _body(session, job, settled, code_version, public_key(signing_key), loss)
-    document = sign(body.model_dump(mode="json"), signing_key, _delivered(session, job))
-    stored = document.model_dump(mode="json")
-    issued = Certificate(job_id=job_id, body=stored, signature=document.signature, issued_at=whole_second())
-    session.add(issued)
-    session.flush()
-    return True
+        return None
+    return _body(session, job, settled, issuing).model_dump(mode="json"), _delivered(session, job)
+
+
+def _notes(session: Session, dataset_ids: Sequence[str]) -> dict[str, str]:
+    chosen = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_(dataset_ids))
+    return {each.dataset_id: each.note for each in session.scalars(chosen)}
 
 
 def sign(body: object, signing_key: Signer, files: Mapping[str, str]) -> Signed:
@@ -166,21 +229,19 @@ def _delivered(session: Session, job: Job) -> dict[str, str]:
     return files
 
 
-def _body(
-    session: Session, job: Job, entries: list[LedgerEntry], code_version: str, signer: str, loss: Profile
-) -> Body:
+def _body(session: Session, job: Job, entries: list[LedgerEntry], issuing: _Issuing) -> Body:
     settled = entries[0]  # the same amounts on every block
     if any((each.kind, each.train, each.holdout) != (settled.kind, settled.train, settled.holdout) for each in entries):
         raise PrivacyError("the job was settled differently on its blocks")
     dataset = session.get_one(Dataset, job.dataset_id)
     account = dataset_with_account(session, settled.dataset_id)[1]
     spec, quoted = JobSpec.model_validate(job.spec), CertifiedQuote.of(job.quote)
-    if quoted.epsilon is None:
+    if quoted.epsilon is None or issuing.loss is None:
         raise PrivacyError("a job without privacy has no certificate")
     weights = spec.delivers
     model = session.get(Artifact, (job.id, weights))
     released = model is not None
-    ledgers = _ledgers(session, job, spec, entries, signer)
+    ledgers = _ledgers(session, job, spec, entries, issuing)
     blocks = [] if isinstance(ledgers, LedgerSettled) else [each.block for each in ledgers if each.block is not None]
     charge = Charge(train=settled.train, holdout=settled.holdout, unit=filter_for(account.filter, account.order).unit)
     if job.study is None:
@@ -208,13 +269,13 @@ def _body(
         ledger=ledgers,
         released=_delivered_kind(session, job, spec, released),
         warnings=tuple(job.warnings),
-        code_version=code_version,
+        code_version=issuing.code_version,
         **_digests(spec, model),
-        issued_at=rfc3339(whole_second()),
+        issued_at=rfc3339(issuing.issued_at),
         threat_model=meaning.threat_model(ran.unit, reach=spec.model.reach),
         assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),
         composition=meaning.composition(account.filter, settled.dataset_id, blocks),
-        profile=loss,
+        profile=issuing.loss,
         environment=meaning.environment(reports),
     )
 
@@ -240,10 +301,10 @@ def _content(dataset: Dataset) -> Content:
 
 
 def _ledgers(
-    session: Session, job: Job, spec: JobSpec, entries: list[LedgerEntry], signer: str
+    session: Session, job: Job, spec: JobSpec, entries: list[LedgerEntry], issuing: _Issuing
 ) -> LedgerSettled | tuple[LedgerSettled, ...]:
     """The ledger that was charged; with blocks all of theirs. The guarantee is about the units of these alone."""
-    found = [_settled(session, job, each, signer) for each in entries]
+    found = [_settled(session, job, each, issuing) for each in entries]
     paid = [session.get_one(Dataset, each.dataset_id) for each in entries]
     read = [records_of(session, each.id) for each in paid]
     if spec.blocks == ALL:
@@ -259,7 +320,7 @@ def _ledgers(
     )
 
 
-def _settled(session: Session, job: Job, entry: LedgerEntry, signer: str) -> LedgerSettled:
+def _settled(session: Session, job: Job, entry: LedgerEntry, issuing: _Issuing) -> LedgerSettled:
     """The entry that settled the job. With the newest signed checkpoint, and proofs that the job's entries are in it:
     hold, settlement, its trials' posts.
 
@@ -267,19 +328,22 @@ def _settled(session: Session, job: Job, entry: LedgerEntry, signer: str) -> Led
     with such a checkpoint would never verify.
     """
     alone = LedgerSettled(entry_seq=entry.seq, balance_after=Memo.of(entry.memo).balances, head=entry.hash)
-    newest = session.get(LedgerCheckpoint, entry.dataset_id)
-    if newest is None or newest.size < entry.seq or not notes.is_signed(newest.note, signer):
+    note = issuing.notes.get(entry.dataset_id)
+    if note is None or not notes.is_signed(note, issuing.signer):
+        return alone
+    size = notes.read(note).size
+    if size < entry.seq:
         return alone
     whose = select(Job.id).where(or_(Job.id == job.id, Job.parent_id == job.id))
     own = select(LedgerEntry.seq, LedgerEntry.hash).where(
-        LedgerEntry.dataset_id == entry.dataset_id, LedgerEntry.job_id.in_(whose), LedgerEntry.seq <= newest.size
+        LedgerEntry.dataset_id == entry.dataset_id, LedgerEntry.job_id.in_(whose), LedgerEntry.seq <= size
     )
     entries = [(row.seq, row.hash) for row in session.execute(own.order_by(LedgerEntry.seq))]
     try:
-        proofs = checkpoints.proofs(session, entry.dataset_id, entries, newest.size)
+        proofs = checkpoints.proofs(session, entry.dataset_id, entries, size)
     except ValueError:
         return alone
-    return alone.model_copy(update={"checkpoint": newest.note, "proofs": tuple(proofs)})
+    return alone.model_copy(update={"checkpoint": note, "proofs": tuple(proofs)})
 
 
 def _training(session: Session, job: Job, has_model: bool) -> WhatRan:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import SigningKey
-from app.ledger.signer import CommandSigner, Signer
+from app.ledger.signer import CommandSigner, Signer, public_key
 from app.secrets import load_secret
 from app.settings import Settings
 from core.ids import now
@@ -28,11 +28,6 @@ def signing_key(settings: Settings) -> Signer:
     if settings.sign_command:
         return CommandSigner.of(settings)
     return Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
-
-
-def public_key(signing_key: Signer) -> str:
-    """Base64 of the raw public key, as certificates name it."""
-    return base64.b64encode(signing_key.public_key().public_bytes_raw()).decode()
 
 
 def publish(db: Database, signing_key: Signer) -> None:

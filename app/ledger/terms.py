@@ -9,6 +9,7 @@ ledger is its first entry, so that terms fit one ledger alone. Nothing here is c
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import AwareDatetime, ConfigDict
@@ -19,7 +20,7 @@ from app.db.engine import Database
 from app.db.models import Account, Dataset, DatasetTerms, Grant, LedgerEntry
 from app.ledger import repository
 from app.ledger.blocks import family_of, label_of
-from app.ledger.signer import Signer
+from app.ledger.signer import Signer, sign_and_store
 from app.ledger.transparency import attestations
 from core.contracts.base import Document, Unit
 from core.contracts.governance import Governance, Permit, Purpose
@@ -103,18 +104,57 @@ def sign_due(db: Database, key: Signer) -> int:
     with db.read() as session:
         waiting = [row.id for row in session.execute(due.where(DatasetTerms.dataset_id.is_(None)))]
     for dataset_id in waiting:
-        with db.write() as session:
-            sign(session, dataset_id, key)
+        sign(db, dataset_id, key)
     return len(waiting)
 
 
-def sign(session: Session, dataset_id: str, key: Signer) -> None:
+def sign(db: Database, dataset_id: str, key: Signer) -> None:
     """Signs and keeps the terms of a data set as they are.
 
-    Their state is read first: what changes meanwhile is signed at the next look.
+    Raises:
+        Unavailable, TransientError: as `sign_and_store`.
     """
-    state = session.execute(STATES.where(Dataset.id == dataset_id)).one()
-    dataset = session.get_one(Dataset, dataset_id, populate_existing=True)
+
+    def draft() -> _Unsigned:
+        with db.read() as session:
+            return _drafted(session, dataset_id)
+
+    sign_and_store(db, draft, key)
+
+
+@dataclass(frozen=True)
+class _Unsigned:
+    """Terms that were read, and the numbers that change with them."""
+
+    state: tuple[str, int, int, int]
+    statement: attestations.Statement
+
+    def signed(self, key: Signer) -> DatasetTerms:
+        dataset_id, declaration, grants_version, blocks = self.state
+        return DatasetTerms(
+            dataset_id=dataset_id,
+            envelope=attestations.seal(self.statement, key).model_dump_json(by_alias=True),
+            key_id=attestations.key_id(key.public_key()),
+            declaration=declaration,
+            blocks=blocks,
+            grants_version=grants_version,
+        )
+
+    def store(self, session: Session, signed: DatasetTerms) -> bool:
+        # Locked: newer terms that another relay signs are not replaced by these.
+        session.get_one(Dataset, signed.dataset_id, with_for_update={"key_share": True})
+        if _state(session, signed.dataset_id) != self.state:
+            return False
+        session.merge(signed)
+        return True
+
+
+def _state(session: Session, dataset_id: str) -> tuple[str, int, int, int]:
+    return tuple(session.execute(STATES.where(Dataset.id == dataset_id)).one())
+
+
+def _drafted(session: Session, dataset_id: str) -> _Unsigned:
+    dataset = session.get_one(Dataset, dataset_id)
     openings = (
         select(Dataset, LedgerEntry.hash)
         .join(LedgerEntry, and_(LedgerEntry.dataset_id == Dataset.id, LedgerEntry.seq == 1))
@@ -138,17 +178,8 @@ def sign(session: Session, dataset_id: str, key: Signer) -> None:
         signed_at=rfc3339(whole_second()) or "",
     )
     subjects = {f"ledger {block.id}": entry for block, entry in opened}
-    envelope = attestations.seal(attestations.about(subjects, PREDICATE_TYPE, terms.model_dump(mode="json")), key)
-    session.merge(
-        DatasetTerms(
-            dataset_id=dataset_id,
-            envelope=envelope.model_dump_json(by_alias=True),
-            key_id=attestations.key_id(key.public_key()),
-            declaration=state.declaration,
-            blocks=state.blocks,
-            grants_version=state.grants_version,
-        )
-    )
+    statement = attestations.about(subjects, PREDICATE_TYPE, terms.model_dump(mode="json"))
+    return _Unsigned(_state(session, dataset_id), statement)
 
 
 def envelope_of(session: Session, dataset_id: str) -> str | None:

@@ -144,6 +144,9 @@ class Relay:
         for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
             try:
                 self._certify(row_id, job_id)
+            except Unavailable as error:
+                failed = error
+                break  # what is away, a program that signs or a bucket, would delay wake-ups for each of the others
             except (ServiceError, OSError) as error:
                 failed = error  # continues with the others; this one is tried again
         for row_id, job_id in self._due("discard", CERTIFICATES) if "discard" in topics else []:
@@ -197,16 +200,20 @@ class Relay:
                 self._notify(lost[: max(0, missing)])
 
     def _certify(self, row_id: int, job_id: str) -> None:
+        message = delete(Outbox).where(as_read("certificate", [(row_id, job_id)]))
         with self.db.read() as session:
-            charged, loss = held_on(session, job_id), certificates.profile(session, job_id)
-        current = [each for each in charged if self._is_current(each)]
-        parent = traceparent(self.db, job_id)
-        with tracing.span("certificate", {"job": job_id}, parent=parent), self.db.write() as session:
-            for each in current:
-                self._advance(session, each)
-            if certificates.issue(session, job_id, self.signing_key, self.code_version, loss):
-                append_event(session, job_id, "certificate_issued")
-            session.execute(delete(Outbox).where(as_read("certificate", [(row_id, job_id)])))
+            charged = held_on(session, job_id)
+
+        def announce(session: Session) -> None:
+            append_event(session, job_id, "certificate_issued")
+            session.execute(message)
+
+        with tracing.span("certificate", {"job": job_id}, parent=traceparent(self.db, job_id)):
+            for each in charged:
+                self._advance(each)
+            if not certificates.issue(self.db, job_id, self.signing_key, self.code_version, announce):
+                with self.db.write() as session:
+                    session.execute(message)
         with logs.about({"job": job_id}):
             logger.info("the certificate is issued")
 
@@ -226,24 +233,21 @@ class Relay:
         """Signs checkpoints of all ledgers of a job's data set, and its terms."""
         with self.db.read() as session:
             members = members_of(session, session.get_one(Job, job_id).dataset_id)
-        current = [row.id for row, _ in members if self._is_current(row.id)]
-        with self.db.write() as session:
-            for each in current:
-                self._advance(session, each)
-            if members:  # a public data set has no statement
-                terms.sign(session, members[0][0].id, self.signing_key)
+        for row, _ in members:
+            self._advance(row.id)
+        if members:  # a public data set has no statement
+            terms.sign(self.db, members[0][0].id, self.signing_key)
 
-    def _is_current(self, dataset_id: str) -> bool:
-        """True if the data set has a ledger that is not behind its record."""
+    def _advance(self, dataset_id: str) -> None:
+        """Signs a checkpoint for a certificate to prove its entries in. If it is refused, or the ledger is behind its
+        record, the certificate has none."""
         with self.db.read() as session:
             if session.get(Account, dataset_id) is None:
-                return False
-        return not behind.problems(self.db, self.heads, [dataset_id])
-
-    def _advance(self, session: Session, dataset_id: str) -> None:
-        """Signs a checkpoint for a certificate to prove its entries in. If it is refused, the certificate has none."""
+                return
+        if behind.problems(self.db, self.heads, [dataset_id]):
+            return
         try:
-            checkpoints.advance(session, self.heads, dataset_id, self.signing_key, announce_checkpoint)
+            checkpoints.advance(self.db, self.heads, dataset_id, self.signing_key, announce_checkpoint)
         except TransientError as error:
             logger.warning("a certificate gets no checkpoint: %s", error)
 

@@ -32,7 +32,8 @@ from app.audit import record as audit
 from app.datasets import hashes
 from app.db.engine import Database
 from app.db.models import Webhook
-from app.ledger.signing_keys import public_key, publish
+from app.ledger.signer import public_key
+from app.ledger.signing_keys import publish
 from app.renewal import resealing
 from app.secrets import NAMES, SECRET_BYTES, SecretError, load_secrets, secret_id, write_private
 from app.settings import Settings

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import httpcore
 from standardwebhooks import Webhook
 
+from app.deadline import TimedStream
 from app.webhooks.targets import Target
 
 CONNECT_S, TOTAL_S = 5.0, 15.0
@@ -50,37 +51,6 @@ class Result:
     error: Error | None  # None: delivered
 
 
-class _Stream(httpcore.NetworkStream):
-    """A connection; every operation on it ends by the deadline."""
-
-    def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
-        self.stream, self.deadline = stream, deadline
-
-    def _left(self, timeout: float | None) -> float:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise httpcore.ReadTimeout("past the deadline")
-        return left if timeout is None else min(timeout, left)
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self.stream.read(max_bytes, self._left(timeout))
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self.stream.write(buffer, self._left(timeout))
-
-    def close(self) -> None:
-        self.stream.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        secured = self.stream.start_tls(ssl_context, server_hostname, self._left(timeout))
-        return _Stream(secured, self.deadline)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self.stream.get_extra_info(info)
-
-
 class _Pinned(httpcore.NetworkBackend):
     """Connects to the first given address that answers, for any host name."""
 
@@ -102,7 +72,7 @@ class _Pinned(httpcore.NetworkBackend):
             if left <= 0:
                 break
             try:
-                return _Stream(self.plain.connect_tcp(address, port, left), self.deadline)
+                return TimedStream(self.plain.connect_tcp(address, port, left), self.deadline)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure

@@ -15,7 +15,8 @@ from app.datasets import hashes, parsed
 from app.db.engine import Database
 from app.db.models import ApiKey, AuditEntry, Dataset, DatasetContent, Job, Webhook
 from app.keys import service as keys
-from app.ledger.signing_keys import public_key, signing_key
+from app.ledger.signer import public_key
+from app.ledger.signing_keys import signing_key
 from app.lifecycle.attempts import AttemptLog
 from app.renewal import rotation
 from app.secrets import NAMES, SecretError, load_secret, load_secrets, secret_id

@@ -13,7 +13,8 @@ from app.audit.chain import seal
 from app.db.engine import Database
 from app.ledger import terms
 from app.ledger.checks import check_next
-from app.ledger.signing_keys import public_key, publish, signing_key
+from app.ledger.signer import public_key
+from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.db.engine import Database
-from app.ledger.signing_keys import public_key, publish
+from app.ledger.signer import public_key
+from app.ledger.signing_keys import publish
 from app.settings import Settings
 from tests.cli.conftest import Cli
 

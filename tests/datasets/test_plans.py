@@ -16,10 +16,10 @@ from app.charges.claims import amounts
 from app.db.models import Account, Dataset, Job
 from app.ledger import blocks, terms
 from app.ledger.blocks import ledgers_of
-from app.ledger.certificates import issue, profile
+from app.ledger.certificates import issue
 from app.ledger.evidence import of as evidence_of
 from app.ledger.evidence import pieces
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import public_key
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Head, Heads
 from app.ledger.transparency.notes import Checkpoint
@@ -357,8 +357,7 @@ def test_a_certificate_names_the_ledger_that_paid(api: Api) -> None:
         job = session.get_one(Job, made)
         job.status, job.steps_started = "running", job.steps
         settle(session, settlement_of(session, job, "succeeded"))
-    with api.db.write() as session:
-        assert issue(session, made, KEY, "test", profile(session, made))
+    assert issue(api.db, made, KEY, "test")
     body = api.get(f"/v1/jobs/{made}/certificate").json()["certificate"]
     assert [(each["dataset"], each["block"]) for each in body["ledger"]] == [(second, "first, any mechanism")]
     assert body["dataset"]["id"] == first and body["filter"]["kind"] == "rdp"

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.db.engine import Database
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import public_key
 from app.lifecycle.relay import Relay
 from app.main import create_app
 from app.settings import Settings

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.ledger.signing_keys import public_key, publish
+from app.ledger.signer import public_key
+from app.ledger.signing_keys import publish
 from app.ledger.transparency import attestations, notes
 from app.ledger.transparency.notes import Checkpoint
 from scrimp.egress import Expected, examine

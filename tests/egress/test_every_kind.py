@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from app.ledger import signing_keys
+from app.ledger.signer import public_key
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.relay import Relay
 from scrimp.dpia import ANSWERS, annex, missing
@@ -36,7 +37,7 @@ BY_DAY = (
     "governed",
     "moved",
 )
-TRUSTED = signing_keys.public_key(KEY)
+TRUSTED = public_key(KEY)
 
 
 class Home:

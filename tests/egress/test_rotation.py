@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import select, update
 
 from app.db.models import AuditEntry, Grant
-from app.ledger.signing_keys import public_key, signing_key
+from app.ledger.signer import public_key
+from app.ledger.signing_keys import signing_key
 from app.lifecycle.relay import Relay
 from app.renewal import rotation
 from core.ids import now

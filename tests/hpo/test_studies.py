@@ -237,10 +237,7 @@ def test_a_tampered_certificate_of_a_study_is_found(db: Database, submit: Submit
     for _ in range(2):
         for run in runs_of(db, study, "queued"):
             play(db, run)
-    with db.write() as session:
-        assert certificates.issue(
-            session, study, Ed25519PrivateKey.generate(), "1", certificates.profile(session, study)
-        )
+    assert certificates.issue(db, study, Ed25519PrivateKey.generate(), "1")
     with db.read() as session:
         body = session.get_one(Certificate, study).body["certificate"]
     assert [run["released"]["weights"] for run in body["study"]["runs"]] == [True] * 3

@@ -137,10 +137,7 @@ def test_a_study_stored_before_releases_a_mean_in_each_trial(db: Database, submi
 def test_a_certificate_says_who_released_the_mean_and_a_second_release_is_found(db: Database, submit: Submit) -> None:
     study = submit(runs_per_level=1, changes=CENTERED)
     runs = finished(db, study)
-    with db.write() as session:
-        assert certificates.issue(
-            session, study, Ed25519PrivateKey.generate(), "1", certificates.profile(session, study)
-        )
+    assert certificates.issue(db, study, Ed25519PrivateKey.generate(), "1")
     with db.read() as session:
         body = session.get_one(Certificate, study).body["certificate"]
     assert body["study"]["mean"] == {"run": runs[0].id}

@@ -6,10 +6,14 @@ provider  Authlib's server on loopback (tests/identity/provider.py)
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,7 +27,7 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import ApiKey, AuditEntry
 from app.identity import people
-from app.identity.provider import Identity, SignInRefused
+from app.identity.provider import EXCHANGES, Identity, SignInRefused
 from app.keys import service as keys
 from app.main import create_app
 from app.settings import Settings
@@ -108,7 +112,7 @@ def test_a_person_signs_in(visit: Visit, provider: LocalProvider, db: Database) 
     page = browser.get("/dashboard")
     assert page.status_code == 200 and "ann" in page.text and "analyst" in page.text
     (key,) = persons(db)
-    assert (key.issuer, key.subject, key.role, key.name) == (provider.issuer, "u-ann", "analyst", "ann")
+    assert (key.issuer, key.subject, key.role, key.name) == (provider.issuer, "u-ann", "analyst", named(provider))
     with db.read() as session:
         actions = list(session.scalars(select(AuditEntry.action).where(AuditEntry.target == key.id)))
     assert sorted(actions) == ["dashboard.signed_in", "key.created"]
@@ -117,6 +121,24 @@ def test_a_person_signs_in(visit: Visit, provider: LocalProvider, db: Database) 
     assert browser.client.post("/dashboard/logout", data={"csrf": token_of(page)}).status_code == 303
     assert not is_in(browser)
     assert sign_in(browser).status_code == 200 and is_in(browser) and len(persons(db)) == 1
+
+
+def named(provider: LocalProvider, name: str = "ann", subject: str = "u-ann") -> str:
+    digits = hashlib.sha256(f"{provider.issuer}\n{subject}".encode()).hexdigest()[:8]
+    return f"{name} (person {digits})"
+
+
+def test_nobody_signs_in_under_anothers_name(visit: Visit, provider: LocalProvider, db: Database, scene: Scene) -> None:
+    """At many providers people choose the name that they show."""
+    with db.read() as session:
+        owner = session.get_one(ApiKey, scene.owner.id).name
+    for subject, name in (("u-1", owner), ("u-2", owner), ("u-3", named(provider, owner, "u-1"))):
+        provider.person = {"sub": subject, "preferred_username": name, "groups": ["ml"]}
+        assert sign_in(visit()).status_code == 200
+    with db.read() as session:
+        among = ApiKey.subject.is_not(None) | (ApiKey.id == scene.owner.id)
+        names = list(session.scalars(select(ApiKey.name).where(among)))
+    assert len(set(names)) == len(names) == 4
 
 
 def test_what_the_provider_is_asked(visit: Visit) -> None:
@@ -262,7 +284,7 @@ def test_a_provider_that_does_not_answer_holds_no_other_visitor(
     """Anybody may begin: visitors who wait for it would take all threads of the service."""
     asked, answers = threading.Event(), threading.Event()
 
-    monkeypatch.setattr("app.identity.provider.TIMEOUT_S", 50.0)
+    monkeypatch.setattr("app.identity.requests.TOTAL_S", 50.0)
 
     def hold() -> None:
         asked.set()
@@ -278,6 +300,106 @@ def test_a_provider_that_does_not_answer_holds_no_other_visitor(
             assert first.result(60).status_code == 303
     finally:
         answers.set()
+
+
+@contextmanager
+def peer(answer: Callable[[socket.socket, threading.Event], None]) -> Iterator[tuple[str, threading.Event]]:
+    """A server on loopback that answers each connection so; its address, and what ends it."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(8) as threads:
+
+        def serve(connection: socket.socket) -> None:
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                answer(connection, over)
+
+        def accept() -> None:
+            with suppress(OSError):
+                while not over.is_set():
+                    threads.submit(serve, listening.accept()[0])
+
+        threads.submit(accept)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", over
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def dripping(head: bytes) -> Callable[[socket.socket, threading.Event], None]:
+    def answer(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(head)
+        while not over.wait(0.02):
+            connection.sendall(b"a")
+
+    return answer
+
+
+def at_once(head: bytes, body: bytes) -> Callable[[socket.socket, threading.Event], None]:
+    return lambda connection, _: connection.sendall(head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json"
+BAD = {
+    "a header that never ends": dripping(OK + b"\r\nX: "),
+    "a body that never ends": dripping(OK + b"\r\n\r\n{"),
+    "no answer": lambda _connection, over: over.wait(),
+    "a large answer": at_once(OK, b" " * (1024 * 1024 + 1)),
+    "a small answer that is large": at_once(OK + b"\r\nContent-Encoding: gzip", gzip.compress(bytes(10**8))),
+    "another kind of answer": at_once(OK, b'["id_token"]'),
+    "no text": at_once(OK, b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("endpoint", ["token_endpoint", "jwks_uri"])
+@pytest.mark.parametrize("name", BAD)
+def test_a_provider_that_answers_badly_holds_nobody(
+    visit: Visit, provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, name: str, endpoint: str
+) -> None:
+    """However it drips, and whatever it sends: a request to it ends by one deadline, and is 503 in words."""
+    monkeypatch.setattr("app.identity.requests.TOTAL_S", 2.0 if "never" in name or name == "no answer" else 50.0)
+    browser = visit()
+    with peer(BAD[name]) as (address, _):
+        provider.document[endpoint] = address
+        answer = sign_in(browser) if endpoint == "token_endpoint" else browser.get("/dashboard/sign-in")
+    assert answer.status_code == 503 and "the identity provider does not answer" in answer.text
+
+
+def test_codes_that_anybody_brings_do_not_take_all_threads(visit: Visit, provider: LocalProvider) -> None:
+    """Whoever began a sign-in has a state; the codes that they bring may be junk, and the provider slow."""
+    began = threading.Semaphore(0)
+
+    def hang(_connection: socket.socket, over: threading.Event) -> None:
+        began.release()
+        over.wait()
+
+    browsers = [visit() for _ in range(EXCHANGES + 1)]
+    with ThreadPoolExecutor(EXCHANGES) as threads, peer(hang) as (address, over):
+        provider.document["token_endpoint"] = address
+        *callbacks, last = [at_provider(begin(browser)) for browser in browsers]
+        waiting = [threads.submit(browser.get, url) for browser, url in zip(browsers, callbacks, strict=False)]
+        for _ in waiting:
+            assert began.acquire(timeout=60)
+        answer = browsers[-1].get(last)
+        assert answer.status_code == 503 and "many people sign in" in answer.text
+        assert not any(each.done() for each in waiting)
+        over.set()
+        assert [each.result(60).status_code for each in waiting] == [503] * EXCHANGES
+
+
+def test_a_client_secret_that_cannot_be_read_is_said(configured: Settings, db: Database) -> None:
+    """At the start as an error of the settings; later, as a sign-in that is not possible now."""
+    path = configured.oidc_client_secret_file
+    assert path is not None
+    app = create_app(configured)
+    for spoil in (path.unlink, lambda: path.write_bytes(b"\xff"), lambda: path.write_text("\n"), path.unlink):
+        spoil()
+        answer = TestClient(app, follow_redirects=False).get("/dashboard/sign-in")
+        assert answer.status_code == 503 and "SCRIMP_OIDC_CLIENT_SECRET_FILE" in answer.text
+        with pytest.raises(ServiceError, match="SCRIMP_OIDC_CLIENT_SECRET_FILE"):
+            create_app(configured)
+    app.state.pricing.close()
+    app.state.db.close()
 
 
 def test_a_sign_in_that_took_too_long_is_begun_again(

@@ -50,8 +50,7 @@ def spent(open_db: Database) -> str:
     for _ in range(JOBS):
         job, train, holdout = held_job(open_db, dataset, mechanism())
         post(open_db, dataset, job, train, holdout)
-        with open_db.write() as session:
-            assert certificates.issue(session, job, KEY, "test", certificates.profile(session, job))
+        assert certificates.issue(open_db, job, KEY, "test")
     return dataset
 
 
@@ -115,19 +114,20 @@ def test_without_certificates_the_signed_head_and_the_record_find_it(
 
 @pytest.mark.parametrize("forged", ["signature", "head", "key", "envelope"])
 def test_a_certificate_that_was_forged_is_found(open_db: Database, spent: str, forged: str) -> None:
-    with open_db.write() as session:
+    with open_db.read() as session:
         certificate = session.scalars(select(Certificate).limit(1)).one()
         document: dict[str, Any] = json.loads(json.dumps(certificate.body))
-        if forged == "signature":
-            document["signature"] = "A" * 86 + "=="
-        elif forged == "head":
-            document["certificate"]["ledger"]["head"] = "00" * 32
-        elif forged == "key":
-            document = signed_document(document["certificate"], Ed25519PrivateKey.generate(), {})
-        else:
-            other = document["certificate"] | {"noise_multiplier": 1e9}
-            document["envelope"] = sealed(attestations.statement(other, {}), Ed25519PrivateKey.generate())
-        certificate.body = document
+    if forged == "signature":
+        document["signature"] = "A" * 86 + "=="
+    elif forged == "head":
+        document["certificate"]["ledger"]["head"] = "00" * 32
+    elif forged == "key":
+        document = signed_document(document["certificate"], Ed25519PrivateKey.generate(), {})
+    else:
+        other = document["certificate"] | {"noise_multiplier": 1e9}
+        document["envelope"] = sealed(attestations.statement(other, {}), Ed25519PrivateKey.generate())
+    with open_db.write() as session:
+        session.get_one(Certificate, certificate.job_id).body = document
     result = found(open_db, spent)
     assert (result.valid, result.first_bad_entry) == (False, None)
     assert f"of {certificate.job_id}" in str(result.problem) or certificate.job_id in str(result.problem)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from app.db.engine import Database
 from app.db.models import Artifact
 from app.ledger import certificates
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import public_key
 from app.ledger.transparency import attestations, signatures
 from app.ledger.transparency.attestations import Statement
 from scrimp.cli import app

@@ -30,8 +30,7 @@ READY = Ready(device="cpu", processes=(), fallbacks=(), numerics=factories.numer
 
 
 def issue(db: Database, job_id: str) -> bool:
-    with db.write() as session:
-        return certificates.issue(session, job_id, KEY, "0.1.0", certificates.profile(session, job_id))
+    return certificates.issue(db, job_id, KEY, "0.1.0")
 
 
 def document(db: Database, job_id: str) -> dict[str, Any]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import delete, event, insert, select, update
 
 from app.db.engine import Database
 from app.db.models import Account, Certificate, LedgerCheckpoint, LedgerEntry, LedgerTile, table_of
 from app.ledger import certificates, signing_keys
 from app.ledger.entries import COLUMNS, content, digest
+from app.ledger.signer import public_key
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.ledger.transparency.merkle import TILE
@@ -171,8 +171,8 @@ def test_of_two_primaries_that_sign_at_once_the_later_one_signs_nothing(db: Data
         hold(db, dataset, job, 1)
     records = Overtaken(heads.records, f"{dataset}.checkpoint", others)
     overtaken = Heads(heads.folder, records=cast(Records, records))
-    with pytest.raises(TransientError, match="another checkpoint was kept"), db.write() as session:
-        checkpoints.advance(session, overtaken, dataset, KEY, unheard)
+    with pytest.raises(TransientError, match="lacks the kept checkpoint of 2 entries"):
+        checkpoints.advance(db, overtaken, dataset, KEY, unheard)
     assert heads.checkpoint(dataset) == others
     with db.read() as session:
         assert session.get_one(LedgerCheckpoint, dataset).size == 1
@@ -209,8 +209,8 @@ def test_a_checkpoint_outside_that_cannot_be_read_stops_the_relay(db: Database, 
         path.write_text(text)
         with pytest.raises(UnreadableHeadError):
             heads.checkpoint(dataset)
-        with pytest.raises(TransientError), db.write() as session:
-            checkpoints.advance(session, heads, dataset, KEY, unheard)
+        with pytest.raises(TransientError):
+            checkpoints.advance(db, heads, dataset, KEY, unheard)
 
 
 def certificate_with_proofs(db: Database, heads: Heads) -> dict[str, Any]:
@@ -295,11 +295,10 @@ def test_after_the_key_was_rotated_all_is_signed_by_the_new_one(db: Database, he
         session.get_one(LedgerCheckpoint, idle).note += line
     signing_keys.publish(db, NEW)
     new, announced = Key(LOG, ED25519, NEW.public_key().public_bytes_raw()), list[object]()
-    with db.write() as session:
-        assert checkpoints.advance(session, heads, dataset, NEW, lambda *told: announced.append(told))
-        assert certificates.issue(session, job_id, NEW, "0.1.0", certificates.profile(session, job_id))
+    assert checkpoints.advance(db, heads, dataset, NEW, lambda *told: announced.append(told))
+    assert certificates.issue(db, job_id, NEW, "0.1.0")
     found = json.loads(json.dumps(document(db, job_id)))
-    assert is_authentic(found, signing_keys.public_key(NEW)) and faults_of(found["certificate"], new.raw) == []
+    assert is_authentic(found, public_key(NEW)) and faults_of(found["certificate"], new.raw) == []
     assert checkpoints.sign_due(db, heads, NEW, unheard) == (1, [])
     assert checkpoints.sign_due(db, heads, NEW, unheard) == (0, []) and announced == [], "no entry is new"
     for each in (dataset, idle):
@@ -315,14 +314,14 @@ def test_a_checkpoint_by_another_key_is_on_no_certificate_and_closes_nothing(db:
     job_id = succeeded(db, dataset)
     checkpoints.sign_due(db, heads, KEY, unheard)
     signing_keys.publish(db, NEW)
-    with db.write() as session:
-        assert certificates.issue(session, job_id, NEW, "0.1.0", certificates.profile(session, job_id))
+    assert certificates.issue(db, job_id, NEW, "0.1.0")
     found = json.loads(json.dumps(document(db, job_id)))
-    assert "checkpoint" not in found["certificate"]["ledger"] and is_authentic(found, signing_keys.public_key(NEW))
-    with db.write() as session:  # as an earlier version issued it
-        kept = heads.checkpoint(dataset)
-        body = found["certificate"] | {"ledger": found["certificate"]["ledger"] | {"checkpoint": kept, "proofs": []}}
-        session.get_one(Certificate, job_id).body = signed_document(body, NEW, {})
+    assert "checkpoint" not in found["certificate"]["ledger"] and is_authentic(found, public_key(NEW))
+    kept = heads.checkpoint(dataset)  # as an earlier version issued it
+    body = found["certificate"] | {"ledger": found["certificate"]["ledger"] | {"checkpoint": kept, "proofs": []}}
+    earlier = signed_document(body, NEW, {})
+    with db.write() as session:
+        session.get_one(Certificate, job_id).body = earlier
     with db.read() as session:
         assert verify(session, dataset).valid
 
@@ -344,7 +343,7 @@ def test_a_ledger_that_lost_an_entry_keeps_nobody_waiting(db: Database, heads: H
 
 
 def test_of_two_relays_the_later_one_keeps_the_newer_checkpoint(postgres_url: str, tmp_path: Path) -> None:
-    """One is about to store its checkpoint when an entry and another relay come: both wait for it."""
+    """One signs while an entry and another relay come, which keeps a newer checkpoint: the first one's is stale."""
     db, other = Database(postgres_url), Database(postgres_url)
     add_owner(db)
     dataset, announced = open_ledger(db), list[int]()
@@ -352,24 +351,26 @@ def test_of_two_relays_the_later_one_keeps_the_newer_checkpoint(postgres_url: st
     def tell(_session: object, _dataset: str, size: int, _note: str) -> None:
         announced.append(size)
 
-    def overtake() -> None:
-        hold(other, dataset, "job_2", 5)
-        checkpoints.sign_due(other, Heads(tmp_path / "heads"), KEY, tell)
+    class Overtaken:
+        """A key that signs once another relay has signed more."""
 
-    faster = threading.Thread(target=overtake)
+        times = 0
 
-    class Slow(Heads):
-        def keep_checkpoint(self, dataset_id: str, note: str, compared: str | None) -> None:
-            faster.start()
-            faster.join(0.5)  # it waits until this transaction has ended
-            super().keep_checkpoint(dataset_id, note, compared)
+        def sign(self, data: bytes) -> bytes:
+            self.times += 1
+            if self.times == 1:
+                hold(other, dataset, "job_2", 5)
+                assert checkpoints.sign_due(other, Heads(tmp_path / "heads"), KEY, tell) == (1, [])
+            return KEY.sign(data)
 
-    with db.write() as session:
-        checkpoints.advance(session, Slow(tmp_path / "heads"), dataset, KEY, tell)
-    faster.join()
+        def public_key(self) -> Ed25519PublicKey:
+            return KEY.public_key()
+
+    key = Overtaken()
+    assert checkpoints.advance(db, Heads(tmp_path / "heads"), dataset, key, tell) is None, "it is signed already"
     with db.read() as session:
         assert session.get_one(LedgerCheckpoint, dataset).size == 2
     note = Heads(tmp_path / "heads").checkpoint(dataset)
-    assert note is not None and notes.read(note).size == 2 and announced == [1, 2]
+    assert note is not None and notes.read(note).size == 2 and (announced, key.times) == ([2], 1)
     db.close()
     other.close()

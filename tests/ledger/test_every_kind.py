@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from app.ledger import signing_keys
 from app.ledger.certified import Body
+from app.ledger.signer import public_key
 from app.ledger.transparency.heads import Heads
 from core.contracts.filters import FILTERS
 from core.contracts.stored import ReleasedBy
@@ -29,7 +30,7 @@ from tests.datasets.conftest import new_api
 from tests.ledger.issued import KEY, KINDS, Issuer
 from tests.node import by_node, needs_node
 
-TRUSTED = signing_keys.public_key(KEY)
+TRUSTED = public_key(KEY)
 # What no certificate can have, and why.
 NEVER = {
     **dict.fromkeys(("Accountant.name = rdp", "Epsilon.accountant = rdp"), "of accounts: within a job gdp or pld"),

@@ -17,7 +17,7 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
 from app.db.engine import Database
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import public_key
 from app.ledger.transparency import attestations
 from app.ledger.transparency.merkle import Tree
 from core.merkle import leaf

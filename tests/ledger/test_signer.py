@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -12,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from app.db.engine import Database
 from app.ledger.certified import Signed
-from app.ledger.signer import CommandSigner, Signer
-from app.ledger.signing_keys import public_key, signing_key
+from app.ledger.signer import CommandSigner, Signer, public_key
+from app.ledger.signing_keys import signing_key
 from app.ledger.transparency import notes, signatures
 from app.renewal import rotation
 from app.secrets import SecretError
@@ -63,6 +65,8 @@ WRONG = {
     "fails": python("raise SystemExit(1)"),
     "says nothing": python("pass"),
     "says too little": python("import sys; sys.stdout.buffer.write(bytes(63))"),
+    "says too much": python("import sys; sys.stdout.buffer.write(bytes(65))"),
+    "never ends to say something": python("import os\nwhile True: os.write(1, bytes(4096))"),
     "says something": python("import sys; sys.stdout.buffer.write(bytes(64))"),
     "is not there": "/nonexistent/program",
 }
@@ -79,6 +83,75 @@ def test_a_program_that_hangs_is_ended(settings: Settings, monkeypatch: pytest.M
     monkeypatch.setattr("app.ledger.signer.TIMEOUT_S", 0.2)
     with pytest.raises(Unavailable, match="TimeoutExpired"):
         signer(settings, python("import time; time.sleep(600)")).sign(b"bytes")
+
+
+CHILD = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1], "w").write(str(child.pid))
+"""
+
+
+def ended(pid: int) -> bool:
+    """True once a process is gone, or dead and not waited for yet."""
+    for _ in range(6000):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("then", ["signs", "hangs"])
+def test_a_child_that_holds_the_output_open_holds_nobody(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """It is ended with the program: at its end, not at the limit; or at the limit."""
+    program, pid = tmp_path / "program.py", tmp_path / "pid"
+    monkeypatch.setattr("app.ledger.signer.TIMEOUT_S", 600.0)
+    if then == "hangs":  # the limit has come once the child runs
+
+        def monotonic() -> float:
+            return time.monotonic() + (1000.0 if pid.exists() and pid.read_text() else 0.0)
+
+        monkeypatch.setattr("app.ledger.signer.time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+    sign = (
+        "from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey\n"
+        "key = Ed25519PrivateKey.from_private_bytes(b'k' * 32)\n"
+        "sys.stdout.buffer.write(key.sign(sys.stdin.buffer.read()))\n"
+    )
+    program.write_text(CHILD + (sign if then == "signs" else "child.wait()\n"))
+    by_program = signer(settings, f"{sys.executable} {program} {pid}")
+    if then == "signs":
+        assert by_program.sign(b"bytes") == KEY.sign(b"bytes")
+    else:
+        with pytest.raises(Unavailable, match="TimeoutExpired"):
+            by_program.sign(b"bytes")
+    assert ended(int(pid.read_text()))
+
+
+def test_a_program_is_told_no_secret_of_ours(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SCRIMP_DATABASE_URL", "SCRIMP_SECRET_NOISE_SECRET", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"):
+        monkeypatch.setenv(name, "a secret")
+    told = tmp_path / "told"
+    with pytest.raises(Unavailable):
+        signer(settings, python(f"import os; open({str(told)!r}, 'w').write(repr(dict(os.environ)))")).sign(b"bytes")
+    assert "a secret" not in told.read_text() and "'PATH'" in told.read_text()
+
+
+def test_a_program_that_does_not_read_is_not_waited_for(settings: Settings) -> None:
+    with pytest.raises(Unavailable, match="did not sign"):
+        signer(settings, python("pass")).sign(bytes(1_000_000))
+
+
+@pytest.mark.parametrize(("command", "problem"), [("sign 'open", "No closing quotation"), ("  ", "names no program")])
+def test_a_command_that_cannot_be_read_is_said(settings: Settings, command: str, problem: str) -> None:
+    with pytest.raises(SecretError, match=f"SCRIMP_SIGN_COMMAND.*{problem}"):
+        signer(settings, command)
 
 
 @pytest.mark.parametrize("key", ["", "x", base64.b64encode(b"k" * 31).decode()])

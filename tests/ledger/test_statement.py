@@ -21,7 +21,7 @@ from app.db.models import Account
 from app.ledger import accounts, joining, repository
 from app.ledger.accounts import filter_for
 from app.ledger.schemas import EntryView
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import public_key
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Heads
 from scrimp.cli import app

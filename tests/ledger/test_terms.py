@@ -22,7 +22,7 @@ from app.db.models import ApiKey, Dataset, DatasetTerms, Grant, table_of
 from app.grants import service
 from app.keys.service import Caller
 from app.ledger import evidence, terms
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import public_key
 from app.ledger.transparency import attestations, checkpoints
 from app.ledger.transparency.heads import Heads
 from core.errors import Conflict

@@ -27,6 +27,7 @@ from app.db.models import Account, LedgerCheckpoint, LedgerEntry
 from app.keys import service as keys
 from app.ledger import accounts, behind, signing_keys
 from app.ledger.entries import COLUMNS, content, digest, genesis
+from app.ledger.signer import public_key
 from app.ledger.transparency import checkpoints, notes, witnesses
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.merkle import Tree
@@ -432,7 +433,7 @@ def test_the_command_runs_one_that_a_kill_does_not_make_forget(tmp_path: Path) -
     made = run(app, ["witness", "key", *named])
     assert made.exit_code == 0 and run(app, ["witness", "key", *named]).stdout == made.stdout
     assert file.stat().st_mode & 0o777 == 0o600
-    public = signing_keys.public_key(KEY)
+    public = public_key(KEY)
     line = [sys.executable, "-m", "scrimp.cli", "witness", "serve", *named, "--state", str(state), "--log", public]
     for size, old in ((3, 0), (5, 3)):
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}

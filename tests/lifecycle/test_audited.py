@@ -76,10 +76,7 @@ def certified(
     job_id = str(made.json()["id"])
     run_attempt(claimed(db, job_id), settings, server)
     assert job_row(db, job_id).status == "succeeded"
-    with db.write() as session:
-        assert certificates.issue(
-            session, job_id, Ed25519PrivateKey.generate(), "1", certificates.profile(session, job_id)
-        )
+    assert certificates.issue(db, job_id, Ed25519PrivateKey.generate(), "1")
     document = client.get(f"/v1/jobs/{job_id}/certificate").json()
     assert certificates.verify(document)
     return job_id, document["certificate"]
@@ -175,10 +172,7 @@ def test_a_job_without_canaries_has_no_audit(
     made = client.post("/v1/jobs", json=job_of("large", name="plain", **JOB), headers={"Idempotency-Key": "plain"})
     job_id = str(made.json()["id"])
     run_attempt(claimed(db, job_id), settings, fork_server)
-    with db.write() as session:
-        assert certificates.issue(
-            session, job_id, Ed25519PrivateKey.generate(), "1", certificates.profile(session, job_id)
-        )
+    assert certificates.issue(db, job_id, Ed25519PrivateKey.generate(), "1")
     body = client.get(f"/v1/jobs/{job_id}/certificate").json()["certificate"]
     assert "audit" not in body and "What its audit found" not in dict(explained(body))
 
@@ -225,10 +219,7 @@ def test_synthetic_records_are_trained_on_and_find_noise_that_is_missing(
         assert any("17 % of what the model learns from is random" in each for each in made.json()["warnings"])
         job_id = str(made.json()["id"])
         run_attempt(claimed(db, job_id), settings, faulty)
-        with db.write() as session:
-            assert certificates.issue(
-                session, job_id, Ed25519PrivateKey.generate(), "1", certificates.profile(session, job_id)
-            )
+        assert certificates.issue(db, job_id, Ed25519PrivateKey.generate(), "1")
         bodies.append(client.get(f"/v1/jobs/{job_id}/certificate").json()["certificate"])
         found = Finding.model_validate(bodies[-1]["audit"])
         assert found.kind == "records" and recomputed(db, settings, bodies[-1]) == found

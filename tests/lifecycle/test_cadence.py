@@ -184,10 +184,7 @@ def test_times_are_whole_seconds(db: Database, submit: Submit, clock: Clock, set
     log.record_digest(50, DIGEST)
     log.succeed([], 50, [])
     publish(db, signing_key(settings))
-    with db.write() as session:
-        assert certificates.issue(
-            session, job_id, signing_key(settings), "0.1.0", certificates.profile(session, job_id)
-        )
+    assert certificates.issue(db, job_id, signing_key(settings), "0.1.0")
     job = job_row(db, job_id)
     with db.read() as session:
         times = [

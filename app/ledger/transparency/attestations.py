@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ConfigDict, Field
 
 from app.ledger.certified import Certified, NamedLedger
-from app.ledger.signer import Signer
+from app.ledger.signer import Signer, signature
 from core.contracts.base import Document
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -103,8 +103,8 @@ def about(files: Mapping[str, str], predicate_type: str, predicate: object) -> S
 def seal(statement: Statement, signing_key: Signer) -> Envelope:
     """Signs a statement."""
     payload = json.dumps(statement.model_dump(mode="json", by_alias=True), ensure_ascii=False).encode()
-    signature = signing_key.sign(encoded(PAYLOAD_TYPE, payload))
-    signed = Signature(keyid=key_id(signing_key.public_key()), sig=base64.b64encode(signature).decode())
+    raw = signature(signing_key, encoded(PAYLOAD_TYPE, payload))
+    signed = Signature(keyid=key_id(signing_key.public_key()), sig=base64.b64encode(raw).decode())
     return Envelope(payloadType=PAYLOAD_TYPE, payload=base64.b64encode(payload).decode(), signatures=(signed,))
 
 

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import String, bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import Account, LedgerCheckpoint, LedgerTile
+from app.db.models import Account, LedgerCheckpoint, LedgerEntry, LedgerTile
 from app.ledger import behind
 from app.ledger.certified import Proof
-from app.ledger.signer import Signer
-from app.ledger.signing_keys import public_key
+from app.ledger.signer import Signer, public_key, sign_and_store
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
 from app.ledger.transparency.heads import Heads, SupersededError, UnreadableHeadError
@@ -65,49 +66,98 @@ def sign_due(db: Database, heads: Heads, key: Signer, announce: Announce) -> tup
     for dataset_id in waiting:
         try:
             behind.record(db, heads, dataset_id)
-            with db.write() as session:
-                signed += advance(session, heads, dataset_id, key, announce) is not None
+            signed += advance(db, heads, dataset_id, key, announce) is not None
         except TransientError:
             refused.append(dataset_id)
     return signed, refused
 
 
-def advance(
-    session: Session, heads: Heads, dataset_id: str, key: Signer, announce: Announce
-) -> notes.Checkpoint | None:
+def advance(db: Database, heads: Heads, dataset_id: str, key: Signer, announce: Announce) -> notes.Checkpoint | None:
     """Signs and keeps the checkpoint of all entries; None if this key signed it before.
 
-    The file outside the database is written first: the entries are committed, the row can follow. Two relays do this
-    one after the other. Cosignatures stay valid if another key signs the same checkpoint.
+    The file outside the database is written first: the entries are committed, the row can follow. Of two relays that do
+    this at once, one begins again. Cosignatures stay valid if another key signs the same checkpoint.
 
     Raises:
         TransientError: the ledger lacks a kept checkpoint, or the file cannot be read or written.
+        Unavailable: the program that signs did not.
     """
-    account = session.get_one(Account, dataset_id, populate_existing=True, with_for_update=True)
-    row = session.get(LedgerCheckpoint, dataset_id, populate_existing=True, with_for_update=True)
-    again = row is not None and row.size == account.entries
-    if row is not None and again and notes.is_signed(row.note, public_key(key)):
-        return None
+    signed = sign_and_store(db, partial(_grown, db, heads, dataset_id, public_key(key), announce), key)
+    return None if signed is None else notes.read(signed)
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """A ledger's checkpoint, to be signed.
+
+    Attributes:
+        head: the hash of its last entry.
+        tiles: roots of whole tiles that are not stored yet.
+        outside, before: the notes that are kept: outside the database, and in it.
+    """
+
+    heads: Heads
+    checkpoint: notes.Checkpoint
+    head: str
+    tiles: Mapping[int, bytes]
+    outside: str | None
+    before: str | None
+    announce: Announce
+
+    @property
+    def again(self) -> bool:
+        """True if another key signed this checkpoint before."""
+        return self.before is not None and notes.read(self.before).size == self.checkpoint.size
+
+    def signed(self, key: Signer) -> str:
+        cosignatures = notes.cosignatures(self.before) if self.before is not None and self.again else ""
+        return notes.sign(self.checkpoint, key) + cosignatures
+
+    def store(self, session: Session, signed: str) -> bool:
+        dataset_id, size = self.checkpoint.dataset, self.checkpoint.size
+        row = session.get(LedgerCheckpoint, dataset_id, with_for_update=True)
+        last = session.get(LedgerEntry, (dataset_id, size))
+        if (None if row is None else row.note) != self.before or last is None or last.hash != self.head:
+            return False
+        try:
+            self.heads.keep_checkpoint(dataset_id, signed, self.outside)
+        except SupersededError:
+            return False
+        except (OSError, ValueError, UnreadableHeadError, Unavailable) as error:
+            raise _refused(dataset_id, error) from None
+        try:
+            with session.begin_nested():
+                session.merge(LedgerCheckpoint(dataset_id=dataset_id, size=size, note=signed, signed_at=whole_second()))
+                for number, root in self.tiles.items():
+                    session.merge(LedgerTile(dataset_id=dataset_id, number=number, root=root.hex()))
+        except IntegrityError:
+            return False  # another relay stored the first one at the same moment
+        if not self.again:
+            self.announce(session, dataset_id, size, signed)
+        return True
+
+
+def _grown(db: Database, heads: Heads, dataset_id: str, signer: str, announce: Announce) -> _Grown | None:
+    """The checkpoint to sign; None if this key signed it before. Raises TransientError."""
     try:
-        outside = heads.checkpoint(dataset_id)
-        kept = [notes.read(note) for note in (outside, row.note if row is not None else None) if note is not None]
-        tree = tree_of(session, dataset_id, fresh_from=min((each.size for each in kept), default=1))
-        _require_all(tree, dataset_id, account.entries, kept)
-        found = notes.Checkpoint(dataset_id, account.entries, tree.root(account.entries))
-        note = notes.sign(found, key) + (notes.cosignatures(row.note) if row is not None and again else "")
-        heads.keep_checkpoint(dataset_id, note, outside)
-    except (OSError, ValueError, SupersededError, UnreadableHeadError, Unavailable) as error:
-        raise TransientError(f"the checkpoint of {dataset_id} could not be signed: {error}") from None
-    try:
-        with session.begin_nested():
-            session.merge(LedgerCheckpoint(dataset_id=dataset_id, size=found.size, note=note, signed_at=whole_second()))
-            for number, root in tree.made.items():
-                session.merge(LedgerTile(dataset_id=dataset_id, number=number, root=root.hex()))
-    except IntegrityError:
-        return None  # another relay signed it at the same moment
-    if not again:
-        announce(session, dataset_id, found.size, note)
-    return found
+        outside = heads.checkpoint(dataset_id)  # before the snapshot, so that the snapshot has all of its entries
+        with db.read() as session:
+            account = session.get_one(Account, dataset_id)
+            row = session.get(LedgerCheckpoint, dataset_id)
+            before = None if row is None else row.note
+            if row is not None and row.size == account.entries and notes.is_signed(row.note, signer):
+                return None
+            kept = [notes.read(note) for note in (outside, before) if note is not None]
+            tree = tree_of(session, dataset_id, fresh_from=min((each.size for each in kept), default=1))
+            _require_all(tree, dataset_id, account.entries, kept)
+            found = notes.Checkpoint(dataset_id, account.entries, tree.root(account.entries))
+            return _Grown(heads, found, account.head, dict(tree.made), outside, before, announce)
+    except (ValueError, UnreadableHeadError, Unavailable) as error:
+        raise _refused(dataset_id, error) from None
+
+
+def _refused(dataset_id: str, error: Exception) -> TransientError:
+    return TransientError(f"the checkpoint of {dataset_id} could not be signed: {error}")
 
 
 def proofs(session: Session, dataset_id: str, entries: Iterable[tuple[int, str]], size: int) -> list[Proof]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from app.ledger.signer import Signer
+from app.ledger.signer import Signer, signature
 from app.ledger.transparency.attestations import NotAuthentic
 
 NAME = "scrimp.example.org/ledger"
@@ -71,7 +71,7 @@ class Checkpoint:
 
 def sign(checkpoint: Checkpoint, key: Signer) -> str:
     """The signed note of a checkpoint."""
-    blob = key_id(key.public_key()) + key.sign(checkpoint.body.encode())
+    blob = key_id(key.public_key()) + signature(key, checkpoint.body.encode())
     return f"{checkpoint.body}\n{MARK}{NAME} {base64.b64encode(blob).decode()}\n"
 
 

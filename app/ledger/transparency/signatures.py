@@ -12,17 +12,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from app.chain import canonical_json
-from app.ledger import signing_keys
 from app.ledger.certified import Signed
-from app.ledger.signer import Signer
+from app.ledger.signer import Signer, public_key, signature
 
 
 def sign(body: object, signing_key: Signer) -> Signed:
     """Signs a certificate's body, given as JSON."""
     return Signed(
         certificate=body,
-        signature=base64.b64encode(signing_key.sign(canonical_json(body))).decode(),
-        public_key=signing_keys.public_key(signing_key),
+        signature=base64.b64encode(signature(signing_key, canonical_json(body))).decode(),
+        public_key=public_key(signing_key),
         algorithm="Ed25519",
     )
 
