@@ -182,6 +182,14 @@ class Client(Administration):
         """A ledger's newest signed checkpoint. Keep it elsewhere: a rewritten or shortened ledger contradicts it."""
         return Checkpoint.model_validate(self.json("GET", "/v1/ledger/checkpoint", params={"dataset": dataset}))
 
+    def statement(self, dataset: str) -> bytes:
+        """The signed evidence about all that a data set's ledgers admitted, on every block, retired ones too.
+
+        `scrimp.statement.checked` verifies its JSON.
+        """
+        with self.streamed(f"{dataset_path(dataset)}/statement") as answer:
+            return answer.read()
+
     def ledger_proof(
         self, dataset: str, *, entry: int | None = None, since: int | None = None, size: int | None = None
     ) -> Proof:

@@ -17,6 +17,7 @@ from app.ledger.signing_keys import public_key, publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
+from scrimp import Client
 from scrimp.cli import app, audit
 from scrimp.cli.session import connection
 from tests.cli.conftest import Cli
@@ -228,6 +229,8 @@ def test_a_kept_checkpoint_is_found_in_the_ledger(cli: Cli, dataset: str) -> Non
     assert cli("ledger", "proof", dataset).exit_code == 2
     stated = cli("ledger", "statement", dataset, "--to", str(cli.folder / "statement.json"))
     assert stated.exit_code == 0 and "Guarantee" in stated.output, stated.output
+    with Client(cli.url, cli.key) as client:
+        assert (cli.folder / "statement.json").read_bytes() == client.statement(dataset)
     trusted = public_key(key)
     assert cli.bare("ledger", "statement", str(cli.folder / "statement.json"), "--public-key", trusted).exit_code == 0
     note = kept.read_text().split("\n")

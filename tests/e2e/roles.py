@@ -103,6 +103,12 @@ class Rest:
         assert answer.status_code == status, (method, path, answer.text)
         return answer.json() if answer.content else None
 
+    def signed(self, key: Key, path: str) -> bytes | None:
+        """A document of the relay's signature; None before it is signed."""
+        answer = httpx.get(f"{self.url}{path}", headers={"Authorization": f"Bearer {key.token}"}, timeout=300.0)
+        assert answer.status_code in (200, 409), answer.text
+        return answer.content if answer.is_success else None
+
     def operator(self, admin: Key) -> tuple[Walk, dict[str, Key]]:
         walk, keys = Walk("operator", self.way), {}
         with walk.step("is it ready?"):
@@ -167,15 +173,17 @@ class Rest:
         walk, auditor = Walk("auditor", self.way), keys["viewer"]
         with walk.step("certificate and public key"):
             path = f"/v1/jobs/{job}/certificate"
-            until(
-                lambda: httpx.get(f"{self.url}{path}", headers={"Authorization": f"Bearer {auditor.token}"}).is_success
-            )
             certificate = self.folder / f"{job}.json"
-            certificate.write_text(json.dumps(self.call(auditor, "GET", path)))
+            certificate.write_bytes(until(lambda: self.signed(auditor, path)))
             public_key = self.call(auditor, "GET", "/v1/signing-keys")["items"][0]["public_key"]
-        with walk.step("verify it, offline"):
+        with walk.step("statement"):
+            statement = self.folder / f"{dataset}.json"
+            statement.write_bytes(until(lambda: self.signed(auditor, f"/v1/datasets/{dataset}/statement")))
+        with walk.step("verify both, offline"):
             said = offline("audit-bundle", str(certificate), "--public-key", public_key)
             assert "one user" in said and "recomputed" in said
+            said = offline("ledger", "statement", str(statement), "--public-key", public_key)
+            assert "1 job" in said or "ε = 1" in said
         with walk.step("is the ledger whole?"):
             assert until(lambda: self.call(auditor, "GET", f"/v1/datasets/{dataset}/ledger/verify")["valid"])
             entries = self.call(auditor, "GET", f"/v1/datasets/{dataset}/ledger/entries")["items"]
