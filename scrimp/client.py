@@ -128,7 +128,8 @@ class Client(Administration):
         try:
             return Dataset.model_validate(self.json("GET", dataset_path(name_or_id)))
         except NotFound as error:
-            detail = f"there is no data set {name_or_id!r}, or this key may not see it"
+            _, mark, meant = str(error.problem.get("detail", "")).partition(": did you mean ")
+            detail = f"there is no data set {name_or_id!r}, or this key may not see it{mark}{meant}"
             raise NotFound(error.problem | {"detail": detail}) from None
 
     def redeclare_dataset(self, dataset: str, changes: Mapping[str, Any]) -> RedeclaredDataset:

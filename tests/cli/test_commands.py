@@ -32,6 +32,11 @@ def test_a_data_set_is_shown_with_its_budget(cli: Cli, dataset: str) -> None:
     assert dataset in [each["name"] for each in cli.json("datasets", "list")]
 
 
+def test_a_mistyped_name_is_asked_about(cli: Cli, dataset: str) -> None:
+    refused = cli("datasets", "show", f"{dataset}e")
+    assert refused.exit_code == 1 and f"may not see it: did you mean '{dataset}'?" in " ".join(refused.stderr.split())
+
+
 def test_optimizers_are_listed_with_their_settings(cli: Cli) -> None:
     listed = cli("optimizers")
     assert listed.exit_code == 0, listed.output
