@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session
 from app.db.models import Dataset, Job, Metric
 from core.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.releases import LEARN, MORE, PLANNED_NOISE, READABLE, STDS, with_std
+from core.privacy.quoted import Quoted
+from core.privacy.releases import LEARN, MORE, READABLE, STDS, with_std
 
 
 class Released(NamedTuple):
@@ -51,7 +52,8 @@ def warnings(session: Session, job: Job) -> list[str]:
 def still_true(session: Session, job: Job) -> list[str]:
     """A job's warnings of before its scores were there: what was said of their noise is known now, and smaller."""
     has_scores = session.scalar(select(Metric.step).where(Metric.job_id == job.id).limit(1)) is not None
-    return [each for each in job.warnings if not (has_scores and PLANNED_NOISE in each)]
+    replaced = Quoted.of(job.quote).planned_noise if has_scores else ()
+    return [each for each in job.warnings if each not in replaced]
 
 
 def about(scores: Iterable[Released], classes: int | None, loss_bound: float | None) -> list[str]:
