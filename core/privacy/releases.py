@@ -27,6 +27,20 @@ MORE = "a larger ε shows more, or a noise_mu of the evaluation that takes more 
 LEARN = "a larger ε, more records or fewer features help"
 
 
+def is_as_good(gain: float, std: float) -> bool:
+    """Returns True if released numbers show that a model gains next to nothing over an answer that learned nothing;
+    False if it may gain more, and the noise hides it.
+
+    Args:
+        gain: of the score, in parts of its range.
+        std: of the noise on the gain.
+
+    >>> is_as_good(0.01, 0.01), is_as_good(0.03, 0.02)
+    (True, False)
+    """
+    return gain + STDS * std <= READABLE
+
+
 class PlannedNoise(str):
     """A warning about a score's noise before it is known, about the largest that it can be. The released score takes
     its place."""

@@ -19,6 +19,7 @@ CASES: list[tuple[Released, int | None, float | None, str | None]] = [
     (Released("accuracy", 0.51, 0.01), 2, None, "did not learn: accuracy 0.51 ± 0.01 is at chance, 0.5 for 2 classes"),
     (Released("accuracy", 0.10, 0.0), 10, None, "did not learn: accuracy 0.1 is at chance, 0.1 for 10 classes"),
     (Released("accuracy", 0.84, 0.20), 2, None, "the noise hides if it learned: accuracy 0.84 ± 0.2 may be at chance"),
+    (Released("accuracy", 0.55, 0.04), 2, None, "the noise hides if it learned: accuracy 0.55 ± 0.04 may be at chance"),
     (Released("accuracy", 0.84, 0.01), 2, None, None),
     (Released("accuracy", 0.30, 0.02), 10, None, None),
     (Released("loss", 4.99, 0.02), None, 5.0, "did not learn: loss 4.99 ± 0.02 is at its bound, 5"),
@@ -86,6 +87,7 @@ OF_TWO = [
     (rare(2400, -4.5, 0.0), 2.0, "did not learn: as good as always answering 'no'"),
     (rare(2400, -3.5, 0.9), 2.0, "at a threshold of 0.5 as good as always answering 'no'"),
     (rare(2400, -4.5, 0.0), 60.0, "the noise hides if it learned: it may be as good as always answering 'no'"),
+    (rare(2400, -2.6, 1.5), 40.0, "at a threshold of 0.5 the noise does not show that it is better than always"),
     (rare(2400, -1.5, 3.0), 2.0, None),
     (rare(2400, -4.5, 0.0)[::-1], 2.0, "did not learn: as good as always answering 'yes'"),
 ]
