@@ -76,6 +76,7 @@ from app.keys.recent import RecentKeys
 from app.keys.routes import router as keys_router
 from app.ledger.routes import router as ledger_router
 from app.ledger.signing_key_routes import router as signing_keys_router
+from app.ledger.statement_routes import router as statement_router
 from app.ledger.transparency.checkpoint_routes import router as checkpoints_router
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.mark_survey import compare, survey
@@ -121,6 +122,7 @@ ROUTERS = (
     uploads_router,
     grants_router,
     ledger_router,
+    statement_router,
     cap_router,
     approvals_router,
     egress_router,

@@ -128,7 +128,8 @@ class Client(Administration):
         try:
             return Dataset.model_validate(self.json("GET", dataset_path(name_or_id)))
         except NotFound as error:
-            detail = f"there is no data set {name_or_id!r}, or this key may not see it"
+            _, mark, meant = str(error.problem.get("detail", "")).partition(": did you mean ")
+            detail = f"there is no data set {name_or_id!r}, or this key may not see it{mark}{meant}"
             raise NotFound(error.problem | {"detail": detail}) from None
 
     def redeclare_dataset(self, dataset: str, changes: Mapping[str, Any]) -> RedeclaredDataset:
@@ -181,6 +182,14 @@ class Client(Administration):
     def ledger_checkpoint(self, dataset: str) -> Checkpoint:
         """A ledger's newest signed checkpoint. Keep it elsewhere: a rewritten or shortened ledger contradicts it."""
         return Checkpoint.model_validate(self.json("GET", "/v1/ledger/checkpoint", params={"dataset": dataset}))
+
+    def statement(self, dataset: str) -> bytes:
+        """The signed evidence about all that a data set's ledgers admitted, on every block, retired ones too.
+
+        `scrimp.statement.checked` verifies its JSON.
+        """
+        with self.streamed(f"{dataset_path(dataset)}/statement") as answer:
+            return answer.read()
 
     def ledger_proof(
         self, dataset: str, *, entry: int | None = None, since: int | None = None, size: int | None = None

@@ -21,12 +21,11 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from scrimp.errors import ScrimpError
 from scrimp.models import LedgerEntry
 from scrimp.recompute import is_signed_by
 from scrimp.transparency import ED25519, LOG, Key, Note, NotProven, begins_with
@@ -372,38 +371,3 @@ def _delta(mu: float, epsilon: float) -> float:
 
 def _phi(x: float) -> float:
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
-
-
-def written(document: Json) -> str:
-    """A statement as a file holds it."""
-    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-
-
-def ledger_of(ledger: str, label: str, checkpoint: str, entries: Iterable[LedgerEntry]) -> dict[str, Any]:
-    """One ledger's evidence, as `built` takes it.
-
-    Args:
-        label: its block's.
-        entries: at least those that the checkpoint covers, oldest first.
-
-    Raises:
-        ScrimpError: fewer.
-    """
-    size, there = Note.parse(checkpoint).size, list(entries)
-    if len(there) < size:
-        raise ScrimpError(f"the checkpoint covers {size} entries, and the service shows {len(there)}")
-    shown = [each.model_dump(mode="json") for each in there[:size]]
-    return {"id": ledger, "label": label, "checkpoint": checkpoint, "entries": shown}
-
-
-def built(dataset: Json, ledgers: list[dict[str, Any]], terms: Json | None) -> dict[str, Any]:
-    """The document of a statement.
-
-    Args:
-        dataset: id, name and unit, as the service says.
-        ledgers: of all its blocks, its own first.
-        terms: the signed envelope; None of a service that signs none: the document then is one of version 2.
-    """
-    two = any("whole_delta" in each["entries"][0]["memo"] for each in ledgers)
-    signed = {"version": 2} if terms is None else {"version": 4 if two else 3, "terms": dict(terms)}
-    return signed | {"dataset": dict(dataset), "ledgers": ledgers}

@@ -42,7 +42,7 @@ from core.privacy.gdp import epsilon_from_mu
 from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from core.privacy.numerics import numerics_of, sizes_of
 from core.privacy.plans import PlanRequest
-from core.privacy.releases import PLANNED_NOISE, READABLE, ScoreNoise
+from core.privacy.releases import READABLE, PlannedNoise, ScoreNoise
 
 if TYPE_CHECKING:
     from core.statistics.passes import Passes
@@ -472,7 +472,8 @@ def _unreadable(spec: JobSpec, facts: DatasetFacts) -> Iterator[str]:
             most = READABLE * score.sensitivity
             if each.std > most * (1.0 + 1e-9):
                 enough = _enough(spec, facts, score.noise_mu * each.std, most)
-                yield f"{each.name} {PLANNED_NOISE} ± {each.std:.2g}, too much to tell models apart: {enough}"
+                noise = f"is released with noise of about ± {each.std:.2g}"
+                yield PlannedNoise(f"{each.name} {noise}, too much to tell models apart: {enough}")
 
 
 def _enough(spec: JobSpec, facts: DatasetFacts, of_one: float, most: float) -> str:

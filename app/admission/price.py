@@ -20,6 +20,7 @@ from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import rule_of
 from core.errors import BudgetError
 from core.privacy.prices import Price, StudyPrice, Units
+from core.privacy.releases import PlannedNoise
 
 LEAST_NOISE_MU = 1e-5  # of a job's specification
 
@@ -70,6 +71,7 @@ class Priced:
             warnings=checked.warnings,
             resolved=checked.resolved,
             reads=blocks_read(checked.facts),
+            planned_noise=tuple(each for each in checked.warnings if isinstance(each, PlannedNoise)),
         )
 
 

@@ -96,6 +96,7 @@ class StoredQuote(Document):
     warnings: tuple[str, ...]
     resolved: Resolved | None = None
     reads: tuple[ReadBlock, ...] = ()  # empty for jobs older than this member
+    planned_noise: tuple[str, ...] = ()  # those of the warnings that released scores replace; so too
 
 
 class Quote(BaseModel):

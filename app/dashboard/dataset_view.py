@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from markupsafe import Markup
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.dashboard.balances import Budget, budgets, room_for
+from app.dashboard.declared import features_in_words, task_in_words
 from app.dashboard.entry_pages import CapChange, EntriesQuery, cap_changes, entry_page
 from app.dashboard.names import key_names
 from app.dashboard.session import Viewer
@@ -18,6 +20,7 @@ from app.db.models import Account, Job, LedgerEntry
 from app.grants.service import find
 from app.ledger import summary
 from app.ledger.schemas import LedgerView
+from core.contracts.dataset_spec import DatasetSpec
 from core.privacy.quoted import Quoted
 
 
@@ -26,6 +29,7 @@ class DatasetPage:
     """A data set, its budgets, and a page of its entries, newest first.
 
     Attributes:
+        task, features: as its owner declared them, in words.
         asked: which entries these are.
         room: how many more jobs like the newest one the budget admits for this viewer; None without one.
         caps: the last caps with their reasons, newest first.
@@ -35,6 +39,8 @@ class DatasetPage:
     """
 
     dataset: DatasetView
+    task: Markup
+    features: Markup
     budgets: list[Budget]
     room: int | None
     caps: list[CapChange]
@@ -65,8 +71,11 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, asked: Entri
     within = [] if account is None else visible_to(session, viewer.caller, row.id)
     actors = {entry.actor for entry in entries} | {each.by for each in caps}
     users = {key for each in within for key in each.keys or ()}
+    declared = DatasetSpec.model_validate(row.spec)
     return DatasetPage(
         dataset=dataset,
+        task=task_in_words(declared.task),
+        features=features_in_words(declared.features, dataset.shape.features),
         budgets=budgets(dataset.ledger),
         room=room_for(session, viewer.caller, row, None if like is None else Quoted.of(like).charge),
         caps=caps,

@@ -37,7 +37,7 @@ class Headline:
 
 def headline(metrics: Sequence[MetricView], task: TaskSettings) -> Headline | None:
     """The last release of the main score; None where none was released."""
-    name = next((each.name for main in MAIN for each in metrics if each.name.partition("@")[0] == main), None)
+    name = main_score(metrics)
     if name is None:
         return None
     last = max((each for each in metrics if each.name == name), key=lambda each: each.step)
@@ -49,6 +49,11 @@ def headline(metrics: Sequence[MetricView], task: TaskSettings) -> Headline | No
         on=last.on,
         baseline=_baseline(name, (each for each in metrics if each.step == last.step), task),
     )
+
+
+def main_score(metrics: Sequence[MetricView]) -> str | None:
+    """The name of the score by which a job is judged; None where none was released."""
+    return next((each.name for main in MAIN for each in metrics if each.name.partition("@")[0] == main), None)
 
 
 def _baseline(name: str, beside: Iterable[MetricView], task: TaskSettings) -> str | None:

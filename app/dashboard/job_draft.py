@@ -69,8 +69,12 @@ def form() -> SchemaForm:
     return SchemaForm(JobSpec.model_json_schema())
 
 
-def sections(draft: Draft, datasets: list[DatasetView]) -> list[Section]:
-    """The form of a draft. Models that the chosen data set rules out are left out."""
+def sections(draft: Draft, datasets: list[DatasetView], name: str = "") -> list[Section]:
+    """The form of a draft. Models that the chosen data set rules out are left out.
+
+    Args:
+        name: the job's where the draft has none.
+    """
     chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
 
     def fitted(control: Control) -> Control:
@@ -79,6 +83,8 @@ def sections(draft: Draft, datasets: list[DatasetView]) -> list[Section]:
             if control.value and chosen is None:
                 options = ((control.value, control.value), *options)
             return replace(control, options=options or (("", "none"),))
+        if control.pointer == "/name":
+            return replace(control, placeholder=name)
         if control.pointer == "/model/kind":
             fits = [kind for kind in MODELS if chosen is None or kind == control.value or suits(kind, chosen)]
             chosen_here = tuple(each for each in control.options if not each[0])

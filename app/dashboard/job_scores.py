@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from app.dashboard.curve import Curve, curves
-from app.dashboard.headline import Headline, headline
+from app.dashboard.headline import Headline, headline, main_score
 from app.db.models import Dataset, Job, Metric
 from app.jobs import repository as jobs
 from app.jobs.schemas import MetricView
@@ -38,7 +38,9 @@ def scores_of(session: Session, job: Job, dataset: Dataset, released: Sequence[M
     metrics, task = [MetricView.of(metric) for metric in released], DatasetSpec.model_validate(dataset.spec).task
     # A chart ends at T. A study's `steps` counts its trials; its scores are the final trial's.
     last = max((each.step for each in metrics), default=1) if job.study is not None else job.steps
-    return Scores(metrics, curves(metrics, last), _two_classes(session, job, task), headline(metrics, task))
+    main = main_score(metrics)
+    drawn = sorted(curves(metrics, last), key=lambda curve: curve.name != main)  # the page folds all but the first
+    return Scores(metrics, drawn, _two_classes(session, job, task), headline(metrics, task))
 
 
 def _two_classes(session: Session, job: Job, task: Task) -> TwoClasses | None:

@@ -1,7 +1,7 @@
 """/dashboard/datasets/{id}/statement: what all jobs on a data set spent and guarantee, in words and as files.
 
     statement        a page to read and to print
-    statement.json   the signed evidence, as `scrimp ledger statement` checks it on any machine
+    statement.json   the signed evidence, as GET /v1/datasets/{id}/statement sends it
     statement.csv    the figures, a line for each block
 
 A unit lies in one block, or has a share in each, so the block that spent most is the data set's: figures of blocks do
@@ -13,13 +13,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import NormalDist
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -32,6 +30,7 @@ from app.keys.service import Caller
 from app.ledger import evidence, repository
 from app.ledger.accounts import filter_for
 from app.ledger.blocks import label_of
+from app.ledger.statement_routes import document
 from app.ledger.terms import Terms, envelope_of, terms_in
 from app.web.deps import Db
 from app.web.operations import Page
@@ -143,12 +142,7 @@ def statement_page(request: Request, dataset_id: Id, db: Db, viewer: CurrentView
 @Page("view")
 def statement_json(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Sends the evidence: every entry of each block under its signed checkpoint."""
-    with db.read() as session:
-        named, _account = repository.dataset_with_account(
-            session, require(session, viewer.caller, dataset_id, "view").id
-        )
-        found = evidence.of(session, named)
-    return _file(evidence.pieces(db, found), "application/json", f"{named.name}-statement.json")
+    return document(db, viewer.caller, dataset_id)
 
 
 @router.get("/statement.csv")
@@ -169,7 +163,8 @@ def statement_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
         amounts = (of.train_budget, of.train_spent, of.train_held, of.holdout_budget, of.holdout_spent, of.holdout_held)
         figures = (*account, *caps, *amounts, each.epsilon_spent, each.epsilon_taken)
         table.writerow((each.label, of.dataset_id, state, of.entries, of.head, *figures, *terms))
-    return _file(iter([out.getvalue()]), "text/csv; charset=utf-8", f"{stated.dataset.name}-statement.csv")
+    headers = {"Content-Disposition": f'attachment; filename="{stated.dataset.name}-statement.csv"'}
+    return Response(out.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def _statement(session: Session, caller: Caller, dataset_id: str) -> Statement:
@@ -199,8 +194,3 @@ def _terms_cells(terms: Terms | None) -> list[str]:
     words = [None if rules is None else getattr(rules, name) for name in GOVERNED]
     said = ["; ".join(each) if isinstance(each, tuple) else each or "" for each in words]
     return [*said, "; ".join(each.in_words for each in terms.grants), terms.signed_at]
-
-
-def _file(lines: Iterator[str], media_type: str, name: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(lines, media_type=media_type, headers=headers)

@@ -35,7 +35,7 @@ from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitE
 PAGE = f"{HOME}/submit"
 router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
 Named = Annotated[str | None, Query(max_length=100)]
-ONCE, DIGEST = re.compile(r"[A-Za-z0-9_-]{0,100}"), 32
+ONCE, NAMED, DIGEST = re.compile(r"[A-Za-z0-9_-]{0,100}"), re.compile(r"[^\0]{0,200}"), 32
 CHANGED = (
     "Nothing was submitted: the settings or the price are not those of the last quote. Look at this one, then submit."
 )
@@ -50,6 +50,7 @@ class Quoted:
     Attributes:
         shares: the charge on each account, in shares of its budget; empty on public data.
         agreed: names the specification and the price; sent back with the click that spends.
+        name: the job's where the specification has none; sent back too, so that a second click is the same job.
     """
 
     spec: JobSpec
@@ -57,6 +58,7 @@ class Quoted:
     dataset: DatasetView | None
     shares: list[Share]
     agreed: str
+    name: str
 
     @property
     def percent(self) -> float:
@@ -158,7 +160,8 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
     elif sent.get("do") == "submit":
         try:
             # A second click is the same job; another specification from the same page is another one.
-            job_id = await api.submit(viewer.caller, quoted.spec, f"{once}-{quoted.agreed[:DIGEST]}")
+            spec = quoted.spec.model_copy(update={"name": quoted.spec.name or sent["named"]})
+            job_id = await api.submit(viewer.caller, spec, f"{once}-{quoted.agreed[:DIGEST]}")
             return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
         except REFUSALS as error:
             draft.refused(error)
@@ -171,7 +174,7 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
 async def _sent(request: Request) -> dict[str, str]:
     """The form's texts."""
     found = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    if not ONCE.fullmatch(found.setdefault("once", "")):
+    if not (ONCE.fullmatch(found.setdefault("once", "")) and NAMED.fullmatch(found.setdefault("named", ""))):
         raise InvalidRequest.at("/once", "this page is out of date: reload it")
     return found
 
@@ -201,7 +204,8 @@ async def _quoted(
         return None
     dataset = next((each for each in datasets if spec.dataset in (each.id, each.name)), None)
     shares = shares_of(dataset.ledger if dataset else None, quote.charge)
-    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, quote.resolved))
+    name = "" if dataset is None else await api.name_of(spec, dataset)
+    return Quoted(spec, quote, dataset, shares, agreed_on(spec, quote.charge, quote.resolved), name)
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,7 @@ def _page(
     notice: str = "",
 ) -> Response:
     draft = job.draft
-    sections = job_draft.sections(draft, job.datasets)
+    sections = job_draft.sections(draft, job.datasets, job.quoted.name if job.quoted else "")
     problems = draft.problems(sections)
     return render(
         request,

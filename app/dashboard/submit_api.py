@@ -10,13 +10,14 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from app.admission.quote import Quote
+from app.dashboard import job_names
 from app.dashboard.draft import Draft
 from app.dashboard.job_draft import of_job
 from app.datasets.briefs import brief_dataset
 from app.datasets.routes import list_datasets
 from app.datasets.schemas import DatasetView
 from app.db.engine import Database
-from app.db.models import Job
+from app.db.models import Dataset
 from app.grants.service import REFUSED, Access, require_job
 from app.hpo.rates import Rated
 from app.jobs import quote_routes
@@ -63,12 +64,25 @@ class Api:
     async def draft_of(self, caller: Caller, job_id: str) -> Draft:
         """A job that the key may see, as a draft."""
 
-        def found() -> Job:
+        def found() -> Draft:
             with self.db.read() as session:
-                return require_job(session, caller, job_id)
+                job = require_job(session, caller, job_id)
+                draft = of_job(job.spec, resolved=Rated.model_validate(job.quote).resolved)
+                dataset = session.get_one(Dataset, job.dataset_id)
+                if not job_names.is_telling(job.name, draft.document, dataset.name):
+                    return draft
+                return Draft({member: value for member, value in draft.document.items() if member != "name"})
 
-        job = await run_in_threadpool(found)
-        return of_job(job.spec, resolved=Rated.model_validate(job.quote).resolved)
+        return await run_in_threadpool(found)
+
+    async def name_of(self, spec: JobSpec, dataset: DatasetView) -> str:
+        """The name of a job that has none, which no other one on the data set has."""
+
+        def found() -> str:
+            with self.db.read() as session:
+                return job_names.unused(session, dataset.id, job_names.telling(spec.request(), dataset.name))
+
+        return await run_in_threadpool(found)
 
     async def quote(self, caller: Caller, spec: JobSpec, records: int | None = None) -> Quote:
         """`POST /v1/quotes`; or for a hypothetical number of training records."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
 
@@ -37,6 +38,7 @@ COVERED: dict[Level, frozenset[Level]] = {
     "own": frozenset(get_args(Level)),
 }
 NO_SUCH_DATASET = "there is no such data set"
+MOST_COMPARED = 500  # names of data sets with a mistyped one
 REFUSED = {
     "train": "this key may view the data set but not train on it: ask its owner for a `train` grant",
     "charge": "this key may not charge the data set for another system: ask its owner for a `charge` grant",
@@ -173,9 +175,15 @@ def chosen(seen: Sequence[tuple[D, Access]], dataset: str) -> tuple[D, Access]:
 
 
 def refuse(session: Session, caller: Caller, dataset: str) -> NoReturn:
-    """Refuses a data set that this key does not see, as `find` does."""
+    """Refuses a data set that this key does not see, as `find` does. A name that is like that of one that it sees
+    is asked about: what is said depends on nothing else."""
     _check_read(session, caller, dataset)
-    raise NotFound(NO_SUCH_DATASET)
+    newest = (
+        select(Dataset.name).where(visible(caller), Dataset.parent_id.is_(None)).order_by(Dataset.created_at.desc())
+    )
+    names = {name.lower(): name for name in session.scalars(newest.limit(MOST_COMPARED))}
+    near = get_close_matches(dataset.lower(), names, n=1)
+    raise NotFound(f"{NO_SUCH_DATASET}: did you mean {names[near[0]]!r}?" if near else NO_SUCH_DATASET)
 
 
 def access_by_id(session: Session, caller: Caller, dataset_id: str) -> Access | None:

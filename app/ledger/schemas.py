@@ -164,6 +164,33 @@ class CheckpointView(BaseModel):
     terms: Envelope | None
 
 
+class StatedDataset(BaseModel):
+    """The data set of a statement; `unit` is what is protected."""
+
+    id: str
+    name: str
+    unit: str
+
+
+class StatedLedger(BaseModel):
+    """A block's ledger in a statement: every entry that its signed `checkpoint` covers."""
+
+    id: str
+    label: str
+    checkpoint: str
+    entries: list[EntryView]
+
+
+class StatementView(BaseModel):
+    """A data set's statement. `version` 4 is of a data set with two filters. `terms`: as a checkpoint has them.
+    `ledgers`: the data set's own, then of all blocks, retired ones included."""
+
+    version: int
+    dataset: StatedDataset
+    terms: Envelope
+    ledgers: list[StatedLedger]
+
+
 class ProofView(BaseModel):
     """A proof about the tree of the first `size` entries. `path`: hashes in base64, as RFC 6962 orders them.
 

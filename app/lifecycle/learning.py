@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session
 from app.db.models import Dataset, Job, Metric
 from core.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.releases import LEARN, MORE, PLANNED_NOISE, READABLE, STDS, with_std
+from core.privacy.quoted import Quoted
+from core.privacy.releases import LEARN, MORE, STDS, is_as_good, with_std
 
 
 class Released(NamedTuple):
@@ -51,7 +52,8 @@ def warnings(session: Session, job: Job) -> list[str]:
 def still_true(session: Session, job: Job) -> list[str]:
     """A job's warnings of before its scores were there: what was said of their noise is known now, and smaller."""
     has_scores = session.scalar(select(Metric.step).where(Metric.job_id == job.id).limit(1)) is not None
-    return [each for each in job.warnings if not (has_scores and PLANNED_NOISE in each)]
+    replaced = Quoted.of(job.quote).planned_noise if has_scores else ()
+    return [each for each in job.warnings if each not in replaced]
 
 
 def about(scores: Iterable[Released], classes: int | None, loss_bound: float | None) -> list[str]:
@@ -65,20 +67,23 @@ def about(scores: Iterable[Released], classes: int | None, loss_bound: float | N
     share, accuracy = known.get("largest_share"), known.get("accuracy")
     if share is not None and accuracy is not None:  # of one histogram of true and predicted classes
         std = math.hypot(share.std, accuracy.std)
-        if accuracy.value - share.value <= STDS * std:
+        gain = accuracy.value - share.value
+        if gain <= STDS * std:
             where = f"no more than that of always answering the largest class, {with_std(share.value, share.std)}"
-            found.append(_said(accuracy._replace(std=std), where, 1.0))
+            found.append(_said(accuracy, where, is_as_good(gain, std)))
         classes = None
     for each in known.values():
         if each.name == "accuracy" and classes is not None and each.value - STDS * each.std <= 1.0 / classes:
-            found.append(_said(each, f"at chance, {1.0 / classes:.3g} for {classes} classes", 1.0))
+            where = f"at chance, {1.0 / classes:.3g} for {classes} classes"
+            found.append(_said(each, where, is_as_good(each.value - 1.0 / classes, each.std)))
         if each.name == "loss" and loss_bound is not None and each.value + STDS * each.std >= loss_bound:
-            found.append(_said(each, f"at its bound, {loss_bound:g}", loss_bound))
+            gain = (loss_bound - each.value) / loss_bound
+            found.append(_said(each, f"at its bound, {loss_bound:g}", is_as_good(gain, each.std / loss_bound)))
     return found
 
 
-def _said(score: Released, where: str, width: float) -> str:
+def _said(score: Released, where: str, is_shown: bool) -> str:
     number = f"{score.name} {with_std(score.value, score.std)}"
-    if score.std <= READABLE * width:
+    if is_shown:
         return f"did not learn: {number} is {where}; {LEARN}"
     return f"the noise hides if it learned: {number} may be {where}; {MORE}"

@@ -34,7 +34,7 @@ from app.hpo.stored import StoredDecision, StoredRun, StoredStudy
 from app.hpo.strategies import Run, Study, decide, runs_of, winner
 from app.ledger import blocks
 from app.ledger.memos import Settled
-from app.lifecycle import pausing
+from app.lifecycle import learning, pausing
 from app.lifecycle.events import Ended, Queued, Requested, Score, TrialEnded, TrialQueued
 from app.lifecycle.settle import Cause, Outcome, lacks_hold, settle, settlement_of
 from app.lifecycle.states import (
@@ -427,7 +427,9 @@ def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> No
             session.delete(artifact)
         else:
             artifact.job_id = study.id
-    study.warnings = [*study.warnings, *(warning for warning in chosen.warnings if warning not in study.warnings)]
+    session.flush()
+    left = learning.still_true(session, study)
+    study.warnings = [*left, *(warning for warning in chosen.warnings if warning not in left)]
     study.study = StoredStudy.read(study.study).model_copy(update={"chosen": best}).model_dump(mode="json")
     session.flush()
     _close(session, study, "succeeded", whole=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.contracts.metrics import ReleasedHistogram
-from core.privacy.releases import LEARN, MORE, READABLE, STDS, with_std
+from core.privacy.releases import LEARN, MORE, READABLE, STDS, is_as_good, with_std
 from core.privacy.score_histogram import STATISTICS, ScoreHistogram, larger_share
 
 
@@ -25,9 +25,11 @@ def against_larger_class(released: ReleasedHistogram, classes: Sequence[object])
     accuracy, share = (histogram.estimate(each) for each in (STATISTICS["accuracy"], larger_share))
     numbers = {"accuracy": accuracy, "that answer": share, "auc": auc}
     told = ", ".join(f"{name} {with_std(each.value, each.std)}" for name, each in numbers.items()) + " (± one std)"
+    is_shown = is_as_good(gain.value, gain.std)
     if auc.value - STDS * auc.std > 0.5:
         ranks = "it ranks better than chance, so choose another threshold: the job's page has some by cost"
-        return [f"at a threshold of 0.5 as good as {answer}: {told}; {ranks}"]
-    if auc.std > READABLE:
+        shown = f"as good as {answer}" if is_shown else f"the noise does not show that it is better than {answer}"
+        return [f"at a threshold of 0.5 {shown}: {told}; {ranks}"]
+    if auc.std > READABLE or not is_shown:
         return [f"the noise hides if it learned: it may be as good as {answer}: {told}; {MORE}"]
     return [f"did not learn: as good as {answer}: {told}; {LEARN}"]

@@ -13,6 +13,7 @@ from core.privacy.prices import Charge, Line
 
 class Quoted(Document):
     """The price of a job, and the numbers that it computes in; null for jobs that were quoted before they were stored.
+    `planned_noise`: the warnings that released scores replace; empty for such jobs.
 
     A quote has more members, which this leaves out.
     """
@@ -22,6 +23,7 @@ class Quoted(Document):
     charge: Charge
     epsilon: Epsilon | None
     numerics: Numerics | None = None
+    planned_noise: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, column: object) -> Self:

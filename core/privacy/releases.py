@@ -23,9 +23,27 @@ LIKELY_VARIANCE = 1.0 / 36.0  # of a target, as a part of its declared range
 ACCURACY_OF_TREE, AUC_OF_TREE = 2.0, 6.0
 READABLE = 0.05  # noise above this part of a score's range hides what a model has learned
 STDS = 2.0  # within so many std a score may be that of a model that has learned nothing
-PLANNED_NOISE = "is released with noise of about"  # of a score, before it is known: about the largest that it can be
 MORE = "a larger ε shows more, or a noise_mu of the evaluation that takes more of this ε"
 LEARN = "a larger ε, more records or fewer features help"
+
+
+def is_as_good(gain: float, std: float) -> bool:
+    """Returns True if released numbers show that a model gains next to nothing over an answer that learned nothing;
+    False if it may gain more, and the noise hides it.
+
+    Args:
+        gain: of the score, in parts of its range.
+        std: of the noise on the gain.
+
+    >>> is_as_good(0.01, 0.01), is_as_good(0.03, 0.02)
+    (True, False)
+    """
+    return gain + STDS * std <= READABLE
+
+
+class PlannedNoise(str):
+    """A warning about a score's noise before it is known, about the largest that it can be. The released score takes
+    its place."""
 
 
 def with_std(value: float, std: float) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -16,7 +17,7 @@ from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.cli.tables import DATASET, JOB, SPEC, Call, register
 from scrimp.errors import ScrimpError
 from scrimp.models import Approval, Ledger, LedgerEntry, SpentPart
-from scrimp.statement import built, checked, ledger_of, written
+from scrimp.statement import checked
 from scrimp.statement_words import told
 from scrimp.transparency import Note, begins_with
 from scrimp.verify import recompute_chain
@@ -124,35 +125,22 @@ def statement(
             raise typer.BadParameter(
                 "give --public-key, from the service's owner: a file holds none that you can trust"
             )
-        document, key = read_json(path), public_key
+        document, content, key = read_json(path), path.read_bytes(), public_key
     else:
         key = public_key or next(iter(session.client.signing_keys())).public_key
-        document = _statement(session, dataset)
+        content = session.client.statement(dataset)
+        document = json.loads(content)
     try:
         found = checked(document, base64.b64decode(key, validate=True))
     except ValueError as error:
         raise ScrimpError(f"the statement does not hold: {error}") from None
     if to is not None:
-        to.write_text(written(document), encoding="utf-8")
+        to.write_bytes(content)
     sections = [
         *told(found),
         ("Evidence", [f"{found.entries} entries recomputed; each ledger's checkpoint is signed by {key}"]),
     ]
     session.result(dict(sections), lambda: show.sections(session.console, sections))
-
-
-def _statement(session: Session, dataset: str) -> dict[str, Any]:
-    """The evidence about all blocks of a data set, retired ones too; about one alone where that is named by its id."""
-    client, shown = session.client, session.client.dataset(dataset)
-    ledger = client.ledger(shown.id)
-    blocks = [("first", shown.id)] if ledger.blocks is None else [(each.label, each.id) for each in ledger.blocks]
-    said = {"id": shown.id, "name": shown.name, "unit": ledger.cap.unit}
-    found = []
-    terms = client.ledger_checkpoint(shown.id).terms
-    for label, block in blocks:  # the checkpoint first: the entries that it covers are then there
-        checkpoint = client.ledger_checkpoint(block).checkpoint
-        found.append(ledger_of(block, label, checkpoint, client.ledger_entries(block)))
-    return built(said, found, terms)
 
 
 @command(app, "join")

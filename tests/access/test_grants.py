@@ -66,6 +66,31 @@ def test_counts_are_of_what_is_seen(shared_world: World) -> None:
     assert "scrimp_http_requests" in world.ask("admin", "GET", "/metrics").text
 
 
+@pytest.mark.parametrize("send", ["look", "quote", "submit"])
+def test_a_mistyped_name_is_asked_about_among_those_that_the_key_sees(shared_world: World, send: str) -> None:
+    world = shared_world
+    mistyped, nothing = f"{world.mine.name.upper()}x", "ds_nowhere"
+
+    def said(who: str, name: str) -> str:
+        spec = job_spec(name, privacy={"target_epsilon": 0.01}, evaluation=None)
+        match send:
+            case "look":
+                answer = world.ask(who, "GET", f"/v1/datasets/{name}")
+            case "quote":
+                answer = world.ask(who, "POST", "/v1/quotes", json=spec)
+            case _:
+                headers = {"Idempotency-Key": f"mistyped {who}"}
+                answer = world.ask(who, "POST", "/v1/jobs", json=spec, headers=headers)
+        assert answer.status_code == 404
+        return str(answer.json()["detail"])
+
+    assert said("trainer", mistyped) == f"there is no such data set: did you mean '{world.mine.name}'?"
+    for who in ("trainer", *UNSEEN):
+        assert said(who, nothing) == "there is no such data set"
+    for who in ("stranger", "other-owner"):
+        assert world.mine.name not in said(who, mistyped), "nobody learns names of data sets that they do not see"
+
+
 @pytest.mark.parametrize("path", ["/v1/jobs?dataset={}", "/dashboard?dataset={}", "/dashboard/live/jobs?dataset={}"])
 def test_a_filter_by_an_unseen_data_set_says_that_there_is_none(shared_world: World, path: str) -> None:
     world = shared_world

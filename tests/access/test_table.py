@@ -164,6 +164,7 @@ CALLS: dict[tuple[str, str], Sent] = {
     ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): {"send": forecast_of},
     ("POST", "/v1/datasets/{dataset_id}/ledger/cap"): {"send": as_it_was},
     ("PUT", "/v1/datasets/{dataset_id}/persons"): {"send": json({"persons": {}})},
+    ("GET", "/v1/datasets/{dataset_id}/statement"): {"ok": 409},
     # Nothing of it is erased.
     ("GET", "/v1/datasets/{dataset_id}/erasure-note"): {"ok": 409},
     # Whose an approval is, tests/egress looks at; this one is nobody's.

@@ -18,6 +18,7 @@ from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
+from scrimp import Client
 from scrimp.cli import app, audit
 from scrimp.cli.session import connection
 from tests.cli.conftest import Cli
@@ -30,6 +31,11 @@ def test_a_data_set_is_shown_with_its_budget(cli: Cli, dataset: str) -> None:
     assert "cap ε = 8 (δ = 1e-05, gdp, one example added or removed)" in shown.output
     assert dataset in cli("datasets", "list").output
     assert dataset in [each["name"] for each in cli.json("datasets", "list")]
+
+
+def test_a_mistyped_name_is_asked_about(cli: Cli, dataset: str) -> None:
+    refused = cli("datasets", "show", f"{dataset}e")
+    assert refused.exit_code == 1 and f"may not see it: did you mean '{dataset}'?" in " ".join(refused.stderr.split())
 
 
 def test_optimizers_are_listed_with_their_settings(cli: Cli) -> None:
@@ -229,6 +235,8 @@ def test_a_kept_checkpoint_is_found_in_the_ledger(cli: Cli, dataset: str) -> Non
     assert cli("ledger", "proof", dataset).exit_code == 2
     stated = cli("ledger", "statement", dataset, "--to", str(cli.folder / "statement.json"))
     assert stated.exit_code == 0 and "Guarantee" in stated.output, stated.output
+    with Client(cli.url, cli.key) as client:
+        assert (cli.folder / "statement.json").read_bytes() == client.statement(dataset)
     trusted = public_key(key)
     assert cli.bare("ledger", "statement", str(cli.folder / "statement.json"), "--public-key", trusted).exit_code == 0
     note = kept.read_text().split("\n")

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from sqlalchemy import update
 
 from app.dashboard import page as dashboard_page
+from app.dashboard.declared import task_in_words
 from app.db.models import Account, Dataset, Job, LedgerEntry, Worker
 from app.ledger import certificates
 from app.ledger.accounts import remaining_of
 from app.ledger.checks import check
 from app.ledger.transparency.heads import Heads
 from app.web.headers import POLICIES
+from core.contracts.dataset_spec import Task
 from core.ids import now
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import SHA, XSS, Everything, Scene
@@ -80,7 +83,30 @@ KINDS_OF_FEATURES: list[tuple[dict[str, Any], str]] = [
     ({"features": {"kind": "table", "columns": [{"name": "a", "kind": "number"}]}}, "1 columns"),
     ({"format": "npz", "features": {"kind": "tensor", "array": "x"}}, "array <code>x</code>"),
     ({"features": {"kind": "text", "column": "t"}}, "texts of <code>t</code>"),
+    (
+        {"features": {"kind": "hashed_text", "column": "<t>"}},
+        "hashed text of <code>&lt;t&gt;</code>, 32\u202f768 buckets",
+    ),
+    ({"features": {"kind": "nodes", "columns": ["a", "b"]}}, "2 columns of a graph's nodes"),
+    (
+        {"format": "images", "features": {"kind": "tensor", "array": "x", "image": {"height": 8, "width": 9}}},
+        "images, 9 × 8 pixels, 3 channels",
+    ),
 ]
+KINDS_OF_TASKS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "regression", "label": "y"}, "regression, label <code>y</code>"),
+    ({"kind": "rating", "scale": [1, 5]}, "rating, <code>rating</code> of each user's <code>item_id</code>"),
+    ({"kind": "next_item"}, "each user's <code>item_id</code> by <code>timestamp</code>"),
+    ({"kind": "language_model", "prompt": "q"}, "of answers to <code>q</code>"),
+    ({"kind": "language_model"}, "language_model"),
+]
+
+
+@pytest.mark.parametrize(("task", "said"), KINDS_OF_TASKS)
+def test_a_task_is_named_by_its_own_columns(task: dict[str, Any], said: str) -> None:
+    """Ratings had a label of no name."""
+    declared: Task = TypeAdapter(Task).validate_python(task)
+    assert said in task_in_words(declared) and "<code></code>" not in task_in_words(declared)
 
 
 @pytest.mark.parametrize(("declared", "said"), KINDS_OF_FEATURES)

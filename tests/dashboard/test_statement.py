@@ -32,6 +32,10 @@ def evidence(scene: Scene, browser: Browser, dataset: str) -> Statement:
     terms.sign_due(scene.db, KEY)
     answer = browser.get(f"/dashboard/datasets/{dataset}/statement.json")
     assert answer.status_code == 200 and "-statement.json" in answer.headers["content-disposition"]
+    by_rest = browser.client.get(
+        f"/v1/datasets/{dataset}/statement", headers={"Authorization": f"Bearer {scene.owner.token}"}
+    )
+    assert by_rest.content == answer.content and by_rest.headers["content-type"] == "application/json"
     return checked(answer.json(), KEY.public_key().public_bytes_raw())
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from app.dashboard import submit_api
+from app.dashboard import job_names, submit_api
 from app.dashboard.job_draft import LAYOUT, agreed_on, form
 from app.dashboard.whatif import chosen, variations
 from app.db.models import Dataset, Job
@@ -22,6 +22,7 @@ from app.hpo.rates import Choice, Resolved
 from core.contracts.job_spec import JobSpec
 from core.ids import now
 from core.privacy.prices import Charge
+from scrimp.job_names import telling
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import XSS, Everything, Scene
 from tests.factories import job_spec
@@ -98,9 +99,9 @@ def test_what_is_no_number_stays_and_is_refused_at_its_place() -> None:
 def sent_from(page: httpx.Response, **changes: str) -> dict[str, str]:
     """The form of a page as a browser without JavaScript sends it."""
     found = {"csrf": token_of(page)}
-    for name in ("once", "agreed", "shown"):
+    for name in ("once", "agreed", "named", "shown"):
         seen = re.search(rf'name="{name}" value="([^"]*)"', page.text)
-        found |= {name: seen.group(1)} if seen else {}
+        found |= {name: html.unescape(seen.group(1))} if seen else {}
     text = re.search(r'<textarea id="json"[^>]*>(.*?)</textarea>', page.text, re.DOTALL)
     assert text is not None
     found["json"] = html.unescape(text.group(1))
@@ -201,6 +202,31 @@ def test_the_quote_is_the_api_s_and_one_click_submits_it_once(whole: Whole, sign
     asked = json.loads(sent_from(stale)["json"])
     assert set(asked) == {"dataset", "name", "privacy"}, "all the rest is chosen by the service, and is again"
     assert json.loads(sent_from(again)["json"]) == asked
+
+
+def test_a_job_without_a_name_is_named_as_the_client_names_it(whole: Whole, signed_in: SignedIn) -> None:
+    """What it is, on which data set, at which ε, and a number where another job has that name."""
+    scene, ids = whole
+    browser, names = signed_in("analyst"), []
+    at_epsilon = {"/privacy/target_epsilon": "0.0625"}
+    for model in ({}, {}, {"/model/kind": "linear"}):
+        page = browser.get(f"{PAGE}?dataset={ids.reviews}")
+        page = browser.client.post(PAGE, data=sent_from(page) | at_epsilon | model | {"do": "quote"})
+        sent = sent_from(page, do="submit")
+        assert f'name="/name" value="" placeholder="{sent["named"]}"' in page.text
+        clicks = [browser.client.post(PAGE, data=sent).headers["location"] for _ in range(2)]
+        assert clicks[0] == clicks[1], "a second click is the same job, although its name is taken by then"
+        with scene.db.read() as session:
+            job = session.get_one(Job, clicks[0].rpartition("/")[2])
+            names.append(job.name)
+            assert job.spec["name"] == job.name
+        again = json.loads(sent_from(browser.get(f"{PAGE}?job={job.id}"))["json"])
+        assert "name" not in again, "at another ε it would tell what is not so"
+        told = telling(again | {"dataset": "imdb-reviews"})
+        assert names[-1].startswith(told) and job_names.telling(again, "imdb-reviews") == told
+    assert names == ["imdb-reviews, ε = 0.0625", "imdb-reviews, ε = 0.0625 #2", "linear on imdb-reviews, ε = 0.0625"]
+    refused = browser.client.post(PAGE, data=sent | {"named": "x" * 201})
+    assert refused.status_code == 422
 
 
 def test_a_click_never_submits_other_than_the_json_on_the_page(whole: Whole, signed_in: SignedIn) -> None:

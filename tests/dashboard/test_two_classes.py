@@ -49,20 +49,23 @@ def test_every_point_and_band_lies_between_0_and_1(noise_std: float) -> None:
 
 
 def test_a_job_s_page_shows_its_curves_and_thresholds(visit: Callable[[], Browser], scene: Scene) -> None:
-    job = scene.job(scene.dataset("patients"), "risk", evaluation={"noise_mu": 0.25})
+    job = scene.job(scene.dataset("patients"), "risk", evaluation={"noise_mu": 0.15, "metrics": ["loss", "auc"]})
     plain = scene.job(scene.dataset("reviews"), "plain")
     for each in (job, plain):
         log = scene.start(each)
         scene.step(log, 50)
         if each == job:
             parts = [Part(name="accuracy", value=0.84, std=0.01), Part(name="recall", value=0.3, std=0.02)]
+            loss = {"name": "loss", "value": 0.4, "released_by": "noisy_sum"}
+            log.record_metric(Number.model_validate(SCORE | loss))
             log.record_metric(Number.model_validate(SCORE | {"histogram": released(4.0)}), parts)
         scene.finish(log)
     browser = visit()
     browser.sign_in(scene.analyst)
     page = browser.get(f"/dashboard/jobs/{job}").text
     charts = {name: json.loads(html.unescape(text)) for name, text in CHART.findall(page)}
-    assert {"scores-roc", "scores-reliability", "curve-auc", "curve-recall"} <= set(charts)
+    assert {"scores-roc", "scores-reliability", "curve-auc", "curve-loss", "curve-recall"} <= set(charts)
+    assert next(name for name in charts if name.startswith("curve-")) == "curve-auc", "the answer's, not the first's"
     assert len(charts["scores-roc"]["lines"][0]["points"]) > 50
     assert "a histogram of scores by class on the hold-out part" in page and "Thresholds by cost" in page
     assert "which was charged: all this costs nothing more" in page and "the noise and the draw" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -111,6 +112,70 @@ def test_every_setting_that_it_gives_exists() -> None:
     for name in OURS:
         given = {variable for variable in SERVICES[name]["environment"] if variable.startswith("SCRIMP_")}
         assert given <= known
+
+
+# The values of ./.env, by file of deploy/.
+ENV = {
+    "sign-in": {
+        "SCRIMP_OIDC_ISSUER": "https://login.example.org/realms/lab",
+        "SCRIMP_OIDC_CLIENT_ID": "scrimp",
+        "SCRIMP_OIDC_REDIRECT_URL": "https://scrimp.example.org/dashboard/sign-in/callback",
+        "SCRIMP_OIDC_ROLES": '{"ml-team": "analyst"}',
+    },
+    "mail": {
+        "SCRIMP_SMTP_HOST": "smtp.example.org",
+        "SCRIMP_SMTP_USER": "scrimp",
+        "SCRIMP_SMTP_FROM": "scrimp@example.org",
+        "SCRIMP_SMTP_RECIPIENTS": '["example.org"]',
+    },
+    "signer": {
+        "SCRIMP_RELAY_IMAGE": "scrimp-api-signing",
+        "SCRIMP_SIGN_COMMAND": "/usr/local/bin/scrimp-sign --slot 1",
+        "SCRIMP_SIGN_PUBLIC_KEY": "A" * 43 + "=",
+    },
+}
+VALUE = re.compile(r"\$\{(\w+):([?-])([^}]*)\}")
+
+
+def filled(part: Any, given: dict[str, str]) -> Any:
+    """A part of a file with its variables filled as Compose does; a KeyError where one has no value."""
+    if isinstance(part, dict):
+        return {name: filled(each, given) for name, each in part.items()}
+    if isinstance(part, str):
+        return VALUE.sub(lambda found: given.get(found[1], found[3]) if found[2] == "-" else given[found[1]], part)
+    return part
+
+
+@pytest.mark.parametrize("name", ENV)
+def test_sign_in_mail_and_a_signing_program_are_files_on_top(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose accepts the merged file, and the service reads each value that ./.env gives."""
+    given = ENV[name]
+    more = filled(yaml.safe_load((ROOT / "deploy" / f"compose.{name}.yml").read_text()), given)
+    services = dict(SERVICES)
+    for service, change in more["services"].items():
+        whole = SERVICES[service] | change
+        for member, together in (("environment", dict), ("secrets", list)):
+            parts = [SERVICES[service].get(member, together()), change.get(member, together())]
+            whole[member] = parts[0] | parts[1] if together is dict else [*parts[0], *parts[1]]
+        services[service] = whole
+    secrets = COMPOSE["secrets"] | more.get("secrets", {})
+    PyCompose.from_yaml(yaml.safe_dump(COMPOSE | {"services": services, "secrets": secrets})).validate()
+    known = {f"SCRIMP_{field.upper()}" for field in Settings.model_fields}
+    given_to = set[str]()
+    for service, change in more["services"].items():
+        assert set(change["environment"]) <= known
+        with monkeypatch.context() as patch:
+            for variable, value in services[service]["environment"].items():
+                patch.setenv(variable, value)
+            read = Settings()
+        for variable, value in given.items():
+            if variable in change["environment"]:
+                wanted = json.loads(value) if value[0] in "[{" else value
+                assert getattr(read, variable.removeprefix("SCRIMP_").lower()) == wanted
+                given_to.add(variable)
+        files = {value for value in change["environment"].values() if value.startswith("/run/secrets/")}
+        assert files == {f"/run/secrets/{secret}" for secret in change.get("secrets", [])}
+    assert given_to == {variable for variable in given if variable in known}
 
 
 def test_a_second_user_for_attempts_begins_as_root_with_three_capabilities_and_becomes_the_service_s() -> None:

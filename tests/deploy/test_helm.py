@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from app.db.engine import Database
 from app.db.models import Job
+from app.ledger.signer import CommandSigner
 from app.secrets import NAMES, load_secret
 from app.settings import Settings
 from scrimp.cli import app
@@ -61,6 +62,17 @@ VALUES: dict[str, dict[str, Any]] = {
         "api": {"hosts": ["scrimp.example.org"], "ingress": INGRESS | {"annotations": {"a": "b"}}},
     },
     "a second user": {"secondUser": {"enabled": True}, "objectStore": {"url": "s3://scrimp/team"}},
+    "people and mail": {
+        "signIn": {
+            "issuer": "https://login.example.org/realms/lab",
+            "clientId": "scrimp",
+            "clientSecret": True,
+            "redirectUrl": "https://scrimp.example.org/dashboard/sign-in/callback",
+            "roles": {"ml-team": "analyst", "data": "owner"},
+        },
+        "mail": {"host": "smtp.example.org", "user": "scrimp", "from": "s@example.org", "recipients": ["example.org"]},
+        "signing": {"command": "/usr/local/bin/scrimp-sign --slot 1", "publicKey": "A" * 43 + "="},
+    },
     "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
 }
 HOLDS = {
@@ -132,6 +144,39 @@ def test_every_setting_exists(documents: list[Document]) -> None:
     (config,) = of_kind(documents, "ConfigMap").values()
     named = set(config["data"]) | {each["name"] for _, one in containers(documents) for each in one.get("env", ())}
     assert named <= known
+
+
+def test_sign_in_mail_and_signing_program_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the pods get, as the service reads it; nothing of it without these values."""
+    values = VALUES["people and mail"]
+    (config,) = of_kind(rendered(values), "ConfigMap").values()
+    for name, value in config["data"].items():
+        monkeypatch.setenv(name, value)
+    read = Settings()
+    sign_in, mail = values["signIn"], values["mail"]
+    assert (read.oidc_issuer, read.oidc_client_id) == (sign_in["issuer"], sign_in["clientId"])
+    assert (read.oidc_redirect_url, read.oidc_roles) == (sign_in["redirectUrl"], sign_in["roles"])
+    assert read.oidc_client_secret_file == Path("/run/secrets/oidc_client_secret")
+    assert (read.smtp_host, read.smtp_port, read.smtp_security) == (mail["host"], 587, "starttls")
+    assert (read.smtp_user, read.smtp_from, read.smtp_recipients) == (mail["user"], mail["from"], mail["recipients"])
+    assert read.smtp_password_file == Path("/run/secrets/smtp_password")
+    assert CommandSigner.of(read).command == ("/usr/local/bin/scrimp-sign", "--slot", "1")
+    (plain,) = of_kind(rendered({}), "ConfigMap").values()
+    assert not [name for name in plain["data"] if re.match("SCRIMP_(OIDC|SMTP|SIGN)", name)]
+
+
+UNFINISHED: list[dict[str, Any]] = [
+    {"signIn": {"issuer": "https://login.example.org", "roles": {"a": "owner"}}},
+    {"signIn": VALUES["people and mail"]["signIn"] | {"roles": {"ml-team": "king"}}},
+    {"mail": {"host": "smtp.example.org"}},
+    {"signing": {"command": "sign"}},
+]
+
+
+@pytest.mark.parametrize("values", UNFINISHED)
+def test_values_that_no_service_could_use_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="schema"):
+        rendered(values)
 
 
 def test_a_second_user_for_attempts() -> None:

@@ -1,4 +1,6 @@
-"""Walks each role's path from end to end, in the browser and by plain REST: `python -m tests.e2e.roles`.
+"""Walks each role's path from end to end, in the browser, by plain REST and on the command line.
+
+`python -m tests.e2e.roles` prints its steps.
 
 The table is a hospital's: a rare outcome, missing cells, several stays of a person, and one typing error. A walk prints
 its steps with their seconds; tests/e2e/test_roles.py takes the same steps.
@@ -103,6 +105,12 @@ class Rest:
         assert answer.status_code == status, (method, path, answer.text)
         return answer.json() if answer.content else None
 
+    def signed(self, key: Key, path: str) -> bytes | None:
+        """A document of the relay's signature; None before it is signed."""
+        answer = httpx.get(f"{self.url}{path}", headers={"Authorization": f"Bearer {key.token}"}, timeout=300.0)
+        assert answer.status_code in (200, 409), answer.text
+        return answer.content if answer.is_success else None
+
     def operator(self, admin: Key) -> tuple[Walk, dict[str, Key]]:
         walk, keys = Walk("operator", self.way), {}
         with walk.step("is it ready?"):
@@ -167,19 +175,107 @@ class Rest:
         walk, auditor = Walk("auditor", self.way), keys["viewer"]
         with walk.step("certificate and public key"):
             path = f"/v1/jobs/{job}/certificate"
-            until(
-                lambda: httpx.get(f"{self.url}{path}", headers={"Authorization": f"Bearer {auditor.token}"}).is_success
-            )
             certificate = self.folder / f"{job}.json"
-            certificate.write_text(json.dumps(self.call(auditor, "GET", path)))
+            certificate.write_bytes(until(lambda: self.signed(auditor, path)))
             public_key = self.call(auditor, "GET", "/v1/signing-keys")["items"][0]["public_key"]
-        with walk.step("verify it, offline"):
+        with walk.step("statement"):
+            statement = self.folder / f"{dataset}.json"
+            statement.write_bytes(until(lambda: self.signed(auditor, f"/v1/datasets/{dataset}/statement")))
+        with walk.step("verify both, offline"):
             said = offline("audit-bundle", str(certificate), "--public-key", public_key)
             assert "one user" in said and "recomputed" in said
+            said = offline("ledger", "statement", str(statement), "--public-key", public_key)
+            assert "1 job" in said or "ε = 1" in said
         with walk.step("is the ledger whole?"):
             assert until(lambda: self.call(auditor, "GET", f"/v1/datasets/{dataset}/ledger/verify")["valid"])
             entries = self.call(auditor, "GET", f"/v1/datasets/{dataset}/ledger/entries")["items"]
             assert {each["kind"] for each in entries} == {"open", "cap", "hold", "post"}
+        return walk
+
+
+class CommandLine:
+    """Each role with `scrimp …` alone."""
+
+    way = "command line"
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+
+    def run(self, key: Key, *command: str, status: int = 0) -> str:
+        """What a command prints; a wide terminal breaks no line."""
+        env = {"SCRIMP_URL": self.url, "SCRIMP_KEY": key.token, "COLUMNS": "300"}
+        ran = CliRunner().invoke(app, list(command), env=env)
+        assert ran.exit_code == status, (command, ran.output)
+        return ran.output
+
+    def json(self, key: Key, *command: str) -> Any:
+        return json.loads(self.run(key, *command, "--json"))
+
+    def operator(self, admin: Key) -> tuple[Walk, dict[str, Key]]:
+        walk, keys = Walk("operator", self.way), {}
+        with walk.step("a key for each of three persons"):
+            for role in ("owner", "analyst", "viewer"):
+                made = self.json(admin, "keys", "create", f"{role}, command line", "--role", role)
+                keys[role] = Key(made["key"]["id"], made["token"])
+        with walk.step("who works?"):
+            until(lambda: any(each["alive"] for each in self.json(admin, "workers")))
+        with walk.step("who did what, and is the log whole?"):
+            assert "key.created" in self.run(admin, "audit", "list", "--limit", "20")
+            assert until(lambda: self.json(admin, "audit", "verify")["valid"])
+        return walk, keys
+
+    def owner(self, keys: dict[str, Key], table: Table) -> tuple[Walk, str]:
+        walk, owner, spec = Walk("owner", self.way), keys["owner"], self.folder / f"{table.name}.json"
+        with walk.step("declare a file with a typing error"):
+            first = str(self.folder / f"{table.name}-wrong.json")
+            said = self.run(owner, "datasets", "init", str(table.wrong), "--label", "readmitted", "--to", first)
+            assert f"record {TYPING_ERROR}, crp: 'n/a'" in said
+        with walk.step("declare the mended file: people are protected"):
+            right = ("datasets", "init", str(table.right), "--label", "readmitted", "--to", str(spec))
+            assert "patient_id" in self.run(owner, *right)
+        with walk.step("register"):
+            made = self.json(owner, "datasets", "add", str(spec), "--file", str(table.right))
+            assert made["privacy"]["unit"] == "user"
+        with walk.step("grant an analyst and an auditor access"):
+            for role, access in (("analyst", "train"), ("viewer", "view")):
+                self.run(owner, "grants", "set", table.name, keys[role].id, "--access", access)
+        with walk.step("raise the cap with a reason"):
+            self.run(owner, "ledger", "cap", table.name, "--epsilon", "6", "--reason", "a second study")
+        return walk, str(made["id"])
+
+    def analyst(self, keys: dict[str, Key], dataset: str) -> tuple[Walk, str]:
+        walk, analyst = Walk("analyst", self.way), keys["analyst"]
+        name = self.json(analyst, "datasets", "show", dataset)["name"]
+        with walk.step("a mistyped name"):
+            assert f"did you mean '{name}'?" in self.run(analyst, "datasets", "show", f"{name}s", status=1)
+        with walk.step("submit, wait for the answer"):
+            done = self.run(analyst, "train", name, "--epsilon", f"{EPSILON:g}", "--watch")
+            assert "succeeded" in done
+            (job,) = self.json(analyst, "jobs", "list", "--dataset", name)
+            assert job["name"] == f"{name}, ε = {EPSILON:g}" and len(job["warnings"]) <= 1
+        with walk.step("predict new patients, with their ids beside the answers"):
+            answers = self.folder / f"{name}-answers.csv"
+            own = self.folder / f"{name}-own.csv"
+            own.write_text(f"{COLUMNS.rpartition(',')[0]}\nnew-1,70,f,geriatric,12,,,2026-03-02\n")
+            self.run(analyst, "predict", job["id"], str(own), "--keep", "patient_id", "--to", str(answers))
+            assert "new-1" in answers.read_text()
+        return walk, str(job["id"])
+
+    def auditor(self, keys: dict[str, Key], dataset: str, job: str) -> Walk:
+        walk, auditor = Walk("auditor", self.way), keys["viewer"]
+        certificate, statement = self.folder / f"{job}.json", self.folder / f"{dataset}.json"
+        with walk.step("certificate and public key"):
+            until(lambda: "certificate_issued" in self.run(auditor, "jobs", "events", job))
+            self.run(auditor, "certificates", "show", job, "--to", str(certificate))
+            public_key = self.run(auditor, "signing-key").split()[0]
+        with walk.step("statement"):
+            said = self.run(auditor, "ledger", "statement", dataset, "--to", str(statement))
+            assert "Guarantee" in said
+        with walk.step("verify both, offline"):
+            assert "one user" in offline("audit-bundle", str(certificate), "--public-key", public_key)
+            assert "1 job" in offline("ledger", "statement", str(statement), "--public-key", public_key)
+        with walk.step("is the ledger whole?"):
+            until(lambda: self.json(auditor, "ledger", "verify", dataset)["valid"])
         return walk
 
 
@@ -310,9 +406,9 @@ def _saved(page: Any, link: str, to: Path) -> None:
     download.value.save_as(to)
 
 
-def walked(way: Rest | InBrowser, admin: Key, folder: Path) -> list[Walk]:
+def walked(way: Rest | CommandLine | InBrowser, admin: Key, folder: Path) -> list[Walk]:
     """All four roles, one after the other: who needs what another one makes."""
-    table = Table.written(folder, f"stays-{way.way}")
+    table = Table.written(folder, f"stays-{way.way.replace(' ', '-')}")
     operator, keys = way.operator(admin)
     owner, dataset = way.owner(keys, table)
     analyst, job = way.analyst(keys, dataset)
@@ -333,7 +429,7 @@ def pages(url: str) -> Iterator[Callable[[], Any]]:
 
 
 def main() -> None:
-    """Prints each step of each role on both ways, over a service in a new home."""
+    """Prints each step of each role on all ways, over a service in a new home."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         service = Service(folder / "home", SERVED).start()
@@ -341,7 +437,8 @@ def main() -> None:
             url = f"http://127.0.0.1:{service.port}"
             admin = Key("", (service.home / "admin.key").read_text().strip())
             with pages(url) as page_of:
-                walks = [*walked(Rest(url, folder), admin, folder), *walked(InBrowser(page_of, folder), admin, folder)]
+                ways = (Rest(url, folder), CommandLine(url, folder), InBrowser(page_of, folder))
+                walks = [walk for way in ways for walk in walked(way, admin, folder)]
         finally:
             service.stop()
     for walk in walks:

@@ -1,4 +1,4 @@
-"""Owner, analyst, auditor and operator come to their ends on a hospital's table, in the browser and by plain REST."""
+"""Each role comes to its end on a hospital's table: in the browser, by REST and commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Service
-from tests.e2e.roles import InBrowser, Key, Rest, pages, walked
+from tests.e2e.roles import CommandLine, InBrowser, Key, Rest, pages, walked
 
 
 @pytest.fixture
@@ -18,6 +18,11 @@ def admin(served: Callable[[str], Service]) -> Key:
 
 def test_by_plain_rest(served: Callable[[str], Service], admin: Key, tmp_path: Path) -> None:
     walks = walked(Rest(f"http://127.0.0.1:{served('sqlite').port}", tmp_path), admin, tmp_path)
+    assert [each.role for each in walks] == ["operator", "owner", "analyst", "auditor"]
+
+
+def test_on_the_command_line(served: Callable[[str], Service], admin: Key, tmp_path: Path) -> None:
+    walks = walked(CommandLine(f"http://127.0.0.1:{served('sqlite').port}", tmp_path), admin, tmp_path)
     assert [each.role for each in walks] == ["operator", "owner", "analyst", "auditor"]
 
 

@@ -126,6 +126,16 @@ def test_random_is_one_run_with_everything(db: Database, submit: Submit) -> None
     assert run.quote["epsilon"]["value"] == pytest.approx(1.0, abs=1e-6)
 
 
+def test_planned_noise_is_no_warning_of_a_study_once_its_scores_are_there(db: Database, submit: Submit) -> None:
+    study = submit(changes={"evaluation": {"noise_mu": 0.0005}})
+    planned = job_of(db, study).quote["planned_noise"]
+    assert planned and set(planned) <= set(job_of(db, study).warnings)
+    while waiting := runs_of(db, study, "queued"):
+        play(db, waiting[0], 0.9)
+    ended = job_of(db, study)
+    assert ended.status == "succeeded" and not set(planned) & set(ended.warnings)
+
+
 def test_cancel_stops_all_and_releases_what_was_not_started(db: Database, submit: Submit) -> None:
     study = submit()
     pilots = runs_of(db, study)

@@ -39,6 +39,7 @@ SINCE = [
     ("spec", ', "averaging": null'),
     ("quote", ', "resolved": null'),
     ("quote", r', "reads": \[\{[^}]*\}\]'),
+    ("quote", r', "planned_noise": \[[^\]]*\]'),
 ]
 # Of Hugging Face models.
 SINCE_FOR_TEXTS = [("spec", ', "chat": false'), ("spec", ', "image": null'), ("spec", ', "patches": null')]

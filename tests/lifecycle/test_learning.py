@@ -11,7 +11,6 @@ from app.db.models import Job, Metric
 from app.lifecycle.learning import Released, about, still_true
 from core.contracts.metrics import ReleasedHistogram
 from core.privacy.larger_class import against_larger_class
-from core.privacy.releases import PLANNED_NOISE
 from core.privacy.score_histogram import BINS, EDGES, Floats, cells_of, tree_sums
 from tests.factories import release
 from tests.lifecycle.conftest import Submit, claimed
@@ -20,6 +19,7 @@ CASES: list[tuple[Released, int | None, float | None, str | None]] = [
     (Released("accuracy", 0.51, 0.01), 2, None, "did not learn: accuracy 0.51 ± 0.01 is at chance, 0.5 for 2 classes"),
     (Released("accuracy", 0.10, 0.0), 10, None, "did not learn: accuracy 0.1 is at chance, 0.1 for 10 classes"),
     (Released("accuracy", 0.84, 0.20), 2, None, "the noise hides if it learned: accuracy 0.84 ± 0.2 may be at chance"),
+    (Released("accuracy", 0.55, 0.04), 2, None, "the noise hides if it learned: accuracy 0.55 ± 0.04 may be at chance"),
     (Released("accuracy", 0.84, 0.01), 2, None, None),
     (Released("accuracy", 0.30, 0.02), 10, None, None),
     (Released("loss", 4.99, 0.02), None, 5.0, "did not learn: loss 4.99 ± 0.02 is at its bound, 5"),
@@ -55,16 +55,19 @@ def test_a_job_that_did_not_learn_has_a_warning(db: Database, submit: Submit, va
 
 def test_planned_noise_is_no_warning_once_scores_are_there(db: Database, submit: Submit) -> None:
     """AUC was "released with noise of about ± 0.25" beside an AUC of ± 0.068."""
-    job_id = submit()
-    planned, other = f"accuracy {PLANNED_NOISE} ± 0.2, too much", "canaries cost accuracy"
+    job_id = submit(evaluation={"noise_mu": 0.0001, "metrics": ["accuracy"]})
+    other = "accuracy is released with noise of about as much as an older job's"
     log = claimed(db, job_id)
     with db.write() as session:
-        session.get_one(Job, job_id).warnings = [planned, other]
+        job = session.get_one(Job, job_id)
+        planned = [each for each in job.warnings if "released with noise of about ± " in each]
+        assert planned and job.quote["planned_noise"] == planned
+        job.warnings = [*planned, other]
     assert log.start_block(1, 50)
     log.record_digest(50, "a" * 64)
     score = {"name": "accuracy", "step": 50, "value": 0.9, "std": 0.01, "on": "holdout"}
     with db.write() as session:
-        assert still_true(session, session.get_one(Job, job_id)) == [planned, other]
+        assert still_true(session, session.get_one(Job, job_id)) == [*planned, other]
     release(log, score | {"released_by": "noisy_count"})
     log.succeed([], 50, [])
     with db.read() as session:
@@ -84,6 +87,7 @@ OF_TWO = [
     (rare(2400, -4.5, 0.0), 2.0, "did not learn: as good as always answering 'no'"),
     (rare(2400, -3.5, 0.9), 2.0, "at a threshold of 0.5 as good as always answering 'no'"),
     (rare(2400, -4.5, 0.0), 60.0, "the noise hides if it learned: it may be as good as always answering 'no'"),
+    (rare(2400, -2.6, 1.5), 40.0, "at a threshold of 0.5 the noise does not show that it is better than always"),
     (rare(2400, -1.5, 3.0), 2.0, None),
     (rare(2400, -4.5, 0.0)[::-1], 2.0, "did not learn: as good as always answering 'yes'"),
 ]

@@ -16,7 +16,7 @@ from pydantic import Field
 from core.contracts.base import Document
 from core.contracts.shape_function import ShapeFunction
 from core.contracts.stored import ReleasedScore
-from core.privacy.releases import STDS
+from core.privacy.releases import STDS, is_as_good
 from worker.messages import Claim
 
 COVERED = (
@@ -149,9 +149,11 @@ def _baseline(scores: Mapping[str, ReleasedScore]) -> list[str]:
         return []
     larger = share if largest else share.model_copy(update={"value": max(share.value, 1.0 - share.value)})
     said = f"* baseline: always answering the larger class has accuracy {_score(larger)}"
-    if accuracy.value - larger.value > STDS * math.hypot(accuracy.std, larger.std):
+    gain, std = accuracy.value - larger.value, math.hypot(accuracy.std, larger.std)
+    if gain > STDS * std:
         return [said]
-    return [f"{said}: **at a threshold of 0.5 this model is as good as always answering the larger class**"]
+    is_better = "is as good as" if is_as_good(gain, std) else "is not shown, through the noise, to be better than"
+    return [f"{said}: **at a threshold of 0.5 this model {is_better} always answering the larger class**"]
 
 
 def _score(score: ReleasedScore) -> str:
