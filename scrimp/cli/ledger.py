@@ -145,7 +145,8 @@ def _statement(session: Session, dataset: str) -> dict[str, Any]:
     """The evidence about all blocks of a data set, retired ones too; about one alone where that is named by its id."""
     client, shown = session.client, session.client.dataset(dataset)
     ledger = client.ledger(shown.id)
-    blocks = [("first", shown.id)] if ledger.blocks is None else [(each.label, each.id) for each in ledger.blocks]
+    own = shown.name.partition("/")[2] or "first"  # a block's name ends with its label
+    blocks = [(own, shown.id)] if ledger.blocks is None else [(each.label, each.id) for each in ledger.blocks]
     said = {"id": shown.id, "name": shown.name, "unit": ledger.cap.unit}
     found = []
     terms = client.ledger_checkpoint(shown.id).terms
