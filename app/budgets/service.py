@@ -134,7 +134,7 @@ def save(session: Session, account: Account, name: str, epsilon: float, by: str)
         InvalidRequest, Conflict: as `put`.
     """
     check_within_cap(account, epsilon)
-    found = _write(session, account, name, epsilon)
+    found = _write(session, account, SubAccount(name=name, epsilon=epsilon), units_of(account, epsilon))
     note_change(found, by)
     session.flush()
     return found
@@ -153,10 +153,15 @@ def spread(session: Session, dataset_id: str, found: SubAccount) -> None:
             copy_to(session, found, accounts.account_of(session, each))
 
 
-def copy_to(session: Session, found: SubAccount, block: Account) -> None:
-    """Gives one block a data set's sub-account, as it is now. Where the cap was lowered since, the cap binds first."""
+def copy_to(session: Session, found: SubAccount, block: Account) -> SubAccount:
+    """Gives one block a data set's sub-account, as it is now. Where the cap was lowered since, the cap binds first.
+    Where its ε has no units under the block's filter, nothing is left of it. Returns the block's."""
     keys = _keys(session, found)
-    copied = _write(session, block, found.name, found.epsilon)
+    try:
+        units = units_of(block, found.epsilon)
+    except InvalidRequest:
+        units = 0
+    copied = _write(session, block, found, units)
     copied.version, copied.changed_at, copied.changed_by = found.version, found.changed_at, found.changed_by
     mine = (SubAccountKey.dataset_id == block.dataset_id, SubAccountKey.name == found.name)
     session.execute(delete(SubAccountKey).where(*mine))
@@ -164,18 +169,18 @@ def copy_to(session: Session, found: SubAccount, block: Account) -> None:
         session.add(SubAccountKey(dataset_id=block.dataset_id, key_id=key_id, name=found.name))
     copied.closed_at = found.closed_at
     session.flush()
+    return copied
 
 
-def _write(session: Session, account: Account, name: str, epsilon: float) -> SubAccount:
-    """Gives a sub-account the units of an ε; makes it, if there is none.
+def _write(session: Session, account: Account, like: SubAccount, units: int) -> SubAccount:
+    """Gives a sub-account of this name its ε, in these units; makes it, if there is none.
 
     Raises:
         Conflict: `budget-too-low`: more than that is spent and held.
     """
-    units = units_of(account, epsilon)
-    found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
+    found = session.get(SubAccount, (account.dataset_id, like.name), populate_existing=True)
     if found is None:
-        found = SubAccount(dataset_id=account.dataset_id, name=name, id=new_id("sub"), version=0)
+        found = SubAccount(dataset_id=account.dataset_id, name=like.name, id=new_id("sub"), version=0)
         found.train_spent = found.train_held = found.holdout_spent = found.holdout_held = 0
         session.add(found)
     taken = max(found.train_spent + found.train_held, found.holdout_spent + found.holdout_held)
@@ -186,7 +191,7 @@ def _write(session: Session, account: Account, name: str, epsilon: float) -> Sub
             f"what is spent and held of this budget needs about ε = {least:.6g}: ask for at least that",
             smallest_epsilon=least,
         )
-    found.epsilon, found.train_budget = epsilon, units
+    found.epsilon, found.train_budget = like.epsilon, units
     found.holdout_budget = units if account.holdout_budget else 0
     return found
 

@@ -46,7 +46,9 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
             _require_retired_fit(session, members, to)
         left = [second.left_after(accounts.account_of(session, row.id), to) for row in there]
         if not any(Units.model_validate(each).covers(charge) for each in left):
-            raise Conflict("wrong-state", TOO_SMALL)
+            _, richest = max((each["train"], row.id) for each, row in zip(left, there, strict=True))
+            account = accounts.account_of(session, richest)
+            raise Conflict("wrong-state", second.too_much(account, to, (charge.train, charge.holdout)))
         moved = [move_block(session, row, caller.id) for row in there]
     for each in moved:
         behind.record_soon(db, heads, each)
@@ -58,17 +60,15 @@ def have_moved(db: Database, ledgers: Sequence[str]) -> bool:
         return session.scalar(select(Dataset.id).where(Dataset.pays_for.in_(ledgers)).limit(1)) is not None
 
 
-TOO_SMALL = (
-    "this is the first job or charge here that the exact ledger cannot count. With what was spent already it does not "
-    "fit under the filter `rdp`, so that the ledger stays as it is: ask for less, or for full-batch jobs"
-)
+def move_block(session: Session, row: Dataset, actor: str, ledger: str | None = None) -> str:
+    """Moves one block with its budgets, under the locks of `blocks.lock_family`. Returns the ledger's id.
 
-
-def move_block(session: Session, row: Dataset, actor: str) -> str:
-    """Moves one block with its budgets, under the locks of `blocks.lock_family`. Returns the ledger's id."""
-    account = second.move(session, row, actor)
-    for found in budgets.all_of(session, row.id):
-        copy_to(session, found, account)
+    Args:
+        ledger: the id of the one that a restored backup has forgotten.
+    """
+    account = second.open_second(session, row, actor, ledger)
+    parts = [(found, copy_to(session, found, account)) for found in budgets.all_of(session, row.id)]
+    second.carry(session, (row.id, account.dataset_id), actor, parts)
     audit.record(session, "ledger.joined", row.id, dataset=account.dataset_id)
     return account.dataset_id
 
@@ -93,7 +93,7 @@ def _require_retired_fit(session: Session, members: list[Dataset], to: Filter) -
         account = accounts.account_of(session, row.id)
         is_retired = account.joined_into == accounts.RETIRED
         if is_retired and max(second.carried(account, to)) > second.budget_after(account, to):
-            raise Conflict("wrong-state", second.TOO_MUCH)
+            raise Conflict("wrong-state", second.too_much(account, to))
 
 
 def _is_open(session: Session, row: Dataset) -> bool:

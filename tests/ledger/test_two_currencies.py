@@ -13,6 +13,7 @@ import random
 
 import pytest
 
+from app.datasets.moving import move_block
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.ledger import accounts, blocks, second
@@ -59,7 +60,8 @@ class History:
             account = blocks.paying(session, self.dataset)
             if sampled and account.filter == "gdp":
                 try:
-                    account = second.move(session, session.get_one(Dataset, self.dataset), OWNER)
+                    move_block(session, session.get_one(Dataset, self.dataset), OWNER)
+                    account = blocks.paying(session, self.dataset)
                 except Conflict:  # more was spent than the other currency has
                     session.rollback()
                     return
