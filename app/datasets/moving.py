@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit import record as audit
-from app.budgets.service import copy_to
 from app.datasets.blocks import family
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.keys.service import Caller
 from app.ledger import accounts, behind, blocks, budgets, second
+from app.ledger.shares import copy_to
 from app.ledger.transparency.heads import Heads
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict
@@ -49,7 +48,7 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
             _, richest = max((each["train"], row.id) for each, row in zip(left, there, strict=True))
             account = accounts.account_of(session, richest)
             raise Conflict("wrong-state", second.too_much(account, to, (charge.train, charge.holdout)))
-        moved = [move_block(session, row, caller.id) for row in there]
+        moved = [second.move(session, row, caller.id) for row in there]
     for each in moved:
         behind.record_soon(db, heads, each)
 
@@ -60,24 +59,11 @@ def have_moved(db: Database, ledgers: Sequence[str]) -> bool:
         return session.scalar(select(Dataset.id).where(Dataset.pays_for.in_(ledgers)).limit(1)) is not None
 
 
-def move_block(session: Session, row: Dataset, actor: str, ledger: str | None = None) -> str:
-    """Moves one block with its budgets, under the locks of `blocks.lock_family`. Returns the ledger's id.
-
-    Args:
-        ledger: the id of the one that a restored backup has forgotten.
-    """
-    account = second.open_second(session, row, actor, ledger)
-    parts = [(found, copy_to(session, found, account)) for found in budgets.all_of(session, row.id)]
-    second.carry(session, (row.id, account.dataset_id), actor, parts)
-    audit.record(session, "ledger.joined", row.id, dataset=account.dataset_id)
-    return account.dataset_id
-
-
 def follow(session: Session, dataset_id: str, made: Dataset, actor: str) -> None:
     """Lets a new block be where its data set is: moved if that has moved, and with its budgets."""
     members = blocks.family_of(session, dataset_id)
     if any(session.get_one(Dataset, each).pays_for is not None for each in members):
-        move_block(session, made, actor)
+        second.move(session, made, actor)
     for found in budgets.newest_of(session, members):
         copy_to(session, found, blocks.paying(session, made.id))
 

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from app.audit import record as audit
 from app.db.models import Account, Dataset, SubAccount
-from app.ledger import accounts, joining, memos
+from app.ledger import accounts, budgets, joining, memos
 from app.ledger.accounts import Opening
+from app.ledger.shares import copy_to
 from core.contracts.blocks import FIRST
 from core.contracts.dataset_spec import DatasetSpec, SplitHoldout
 from core.contracts.filters import delta_of_each, may_move
@@ -47,17 +49,31 @@ def second_filter(dataset: Dataset) -> Filter:
     return filter_of("rdp", DatasetSpec.model_validate(dataset.spec).privacy.order)
 
 
-def open_second(session: Session, dataset: Dataset, actor: str, ledger: str | None = None) -> Account:
-    """Opens the ledger to which one data set or block moves, under the locks of a change of all blocks.
+def move(session: Session, dataset: Dataset, actor: str, ledger: str | None = None) -> str:
+    """Moves the open ledger of one data set or block with its budgets, under the locks of a change of all blocks.
 
-    `carry` ends the move, in the same transaction.
+    What is held is carried as spent; running jobs settle on the first ledger, which admits nothing more. A sub-account
+    takes over what was spent and held within it, and where that is more than its budget now, all of that: nothing is
+    left of it (decision 62).
 
     Args:
         ledger: the id of the one that a restored backup has forgotten.
 
+    Returns:
+        The id of the ledger that pays from now on.
+
     Raises:
-        Conflict: `wrong-state`: its ledger is closed, or of another plan.
+        Conflict: `wrong-state`: it is closed, or of another plan, or what was spent under `gdp` is more than `rdp`
+            allows in all.
     """
+    account = _open_second(session, dataset, actor, ledger)
+    parts = [(found, copy_to(session, found, account)) for found in budgets.all_of(session, dataset.id)]
+    _carry(session, (dataset.id, account.dataset_id), actor, parts)
+    audit.record(session, "ledger.joined", dataset.id, dataset=account.dataset_id)
+    return account.dataset_id
+
+
+def _open_second(session: Session, dataset: Dataset, actor: str, ledger: str | None) -> Account:
     first = accounts.account_of(session, dataset.id)
     if first.joined_into is not None or first.whole_delta is None:
         raise Conflict("wrong-state", accounts.closed_because(first))
@@ -69,22 +85,9 @@ def open_second(session: Session, dataset: Dataset, actor: str, ledger: str | No
     return accounts.open_on(session, row.id, terms)
 
 
-def carry(
+def _carry(
     session: Session, ledgers: tuple[str, str], actor: str, parts: Sequence[tuple[SubAccount, SubAccount]]
 ) -> None:
-    """Charges all that a ledger spent and holds to the one that it moves to, and closes it.
-
-    What is held is carried as spent; running jobs settle on the first ledger, which admits nothing more. A sub-account
-    takes over what was spent and held within it, and where that is more than its budget now, all of that: nothing is
-    left of it (decision 62).
-
-    Args:
-        ledgers: the one that moves, and the one that `open_second` opened.
-        parts: sub-accounts of the one, each with its copy on the other.
-
-    Raises:
-        Conflict: `wrong-state`: what was spent under `gdp` is more than `rdp` allows in all.
-    """
     first, second = (accounts.account_of(session, each) for each in ledgers)
     enforced = accounts.filter_for(second.filter, second.order)
     amounts = carried(first, enforced)

@@ -25,20 +25,18 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.datasets.moving import move_block
 from app.db.engine import Database
 from app.db.models import Account, Charge, Dataset, LedgerCheck, LedgerEntry
-from app.ledger import accounts, behind, blocks, joining, memos
+from app.ledger import accounts, behind, blocks, joining, memos, second
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Mark, Marks, unfinished
 from app.lifecycle.restored_jobs import end_jobs, on_ledger, unfinished_jobs
-from app.lifecycle.settle import NO_UNITS
 from app.lifecycle.states import get_job
 from app.storage.objects import Objects
 from core.errors import Conflict, InvalidRequest, NotFound
 from core.ids import now
-from core.privacy.prices import Units
+from core.privacy.prices import NO_UNITS, Units
 
 ACTOR = "restore"
 PREFIX = "restore_"  # of the job ids in these entries, which name no job of this database
@@ -210,7 +208,7 @@ def _post(session: Session, recorded: Head, reason: str) -> Units:
         if account.whole_delta is not None and recorded.joined_into != accounts.RETIRED:
             try:
                 with session.begin_nested():  # with the move the database has lost that ledger's row
-                    move_block(session, row, ACTOR, recorded.joined_into)
+                    second.move(session, row, ACTOR, recorded.joined_into)
                 return lacks
             except Conflict:  # with what is posted now it does not fit: it is closed, and no other one is open
                 session.refresh(account)

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from app.charges import service
 from app.charges.claims import amounts
 from app.db.models import Account, Dataset, Job
-from app.ledger import accounts, blocks, budgets, terms
+from app.ledger import accounts, behind, blocks, budgets, terms
 from app.ledger.blocks import ledgers_of
 from app.ledger.certificates import issue, profile
 from app.ledger.evidence import of as evidence_of
@@ -277,6 +277,19 @@ def test_a_closed_ledger_says_why_and_a_refused_move_says_what_would_do(api: Api
     raised = post(api, path, {"epsilon": least * 1.00001, "reason": "agreed"}, **{"If-Match": "*"})
     assert raised.status_code == 200, raised.text
     assert charge(api, other, ZCDP, "again").status_code == 201, "what was said would do"
+
+
+def test_nothing_is_declared_or_appended_while_the_second_ledger_is_behind(api: Api) -> None:
+    first = planned(api)
+    spend(api, first, ZCDP)
+    _, second = ledgers(api, first)
+    behind.record(api.db, Heads.of(api.settings), second)
+    with unprotected(api.db) as session:
+        roll_back(session, second, 1)
+    declared_anew = post(api, f"/v1/datasets/{first}/declarations", {"records": 70})
+    appended = append(api, first, rows(range(60, 160)), "two", 100)
+    for refused in (declared_anew, appended):
+        assert refused.status_code == 409 and refused.json()["type"] == "/problems/ledger-behind", refused.text
 
 
 def test_a_ledger_with_a_plan_is_joined_to_no_other(api: Api) -> None:

@@ -32,11 +32,12 @@ STEPS = 10
 
 
 @cache
-def parts_of(mechanism: str) -> tuple[int, ...]:
+def parts_of(mechanism: str, order: int | None) -> tuple[int, ...]:
     """What 0, 1, … all but one of a job's steps cost without its scores, as the accountants say."""
     of = MechanismConfig.model_validate_json(mechanism)
     started = (of.started(of.training.started(steps, 1), []) for steps in range(1, STEPS))
-    return (0, *(filter_for("gdp", None).charge(each, "train") for each in started))
+    enforced = filter_for("gdp" if order is None else "rdp", order)
+    return (0, *(enforced.charge(each, "train") for each in started))
 
 
 @dataclass
@@ -65,9 +66,9 @@ class Jobs(Machine):
         named = spec.blocks
         found = self.call("submit", lambda: self.admitted(key, once, spec))
         state = self.state
-        labels = {of.label: each for each, of in state.ledgers.items() if not of.closed}
+        labels = {state.ledgers[of.of].label: each for each, of in state.ledgers.items() if not of.closed}
         if not labels:
-            never_grew = len(state.ledgers) == 1 and not state.retired
+            never_grew = len(state.blocks()) == 1 and not state.retired
             self.agree(found, BUDGET if never_grew else "content-deleted")
             return
         if named != "all" and not set(named) <= labels.keys():
@@ -76,7 +77,7 @@ class Jobs(Machine):
         amounts = self.priced()
         asked = state.open_ones() if named == "all" else sorted(labels[each] for each in named)
         able = [each for each in asked if model.covers(state.left(each, key), amounts)]
-        if named == "all" and len(state.ledgers) > 1:
+        if named == "all" and len(state.blocks()) > 1:
             richest = max(asked, key=lambda each: (*state.left(each, key), each))
             asked = able or [richest]
         if self.is_behind(*asked):
@@ -88,7 +89,7 @@ class Jobs(Machine):
             return
         job_id = found.result.id
         hold = state.hold(asked, key, amounts)
-        state.jobs[job_id] = model.Job(hold, key, self.parts(job_id, amounts[0]), amounts[1] > 0, once)
+        state.jobs[job_id] = model.Job(hold, key, self.parts(job_id, amounts[0], hold), amounts[1] > 0, once)
         self.check_held(job_id, hold)
 
     def admitted(self, key: str, once: str, spec: JobSpec) -> Any:
@@ -104,8 +105,8 @@ class Jobs(Machine):
         }
         if self.draw.random() < 0.5:
             changes["evaluation"] = None
-        if len(state.ledgers) > 1 and self.draw.random() < 0.6:
-            labels = [each.label for each in state.ledgers.values()]
+        if len(state.blocks()) > 1 and self.draw.random() < 0.6:
+            labels = [each.label for each in state.blocks().values()]
             changes["blocks"] = self.draw.sample(labels, self.draw.randint(1, len(labels)))
         return JobSpec.model_validate(job_spec(state.first, **changes))
 
@@ -113,10 +114,11 @@ class Jobs(Machine):
         charge = self.world.prices.last.charge
         return charge.train, charge.holdout
 
-    def parts(self, job_id: str, whole: int) -> tuple[int, ...]:
+    def parts(self, job_id: str, whole: int, hold: model.Hold) -> tuple[int, ...]:
         """What each number of steps costs: in proportion, up to the rounding of floating point."""
         with self.db.read() as session:
-            found = (*parts_of(json.dumps(session.get_one(Job, job_id).mechanism)), whole)
+            order = self.state.ledgers[next(iter(hold.payers))].order
+            found = (*parts_of(json.dumps(session.get_one(Job, job_id).mechanism), order), whole)
         if any(abs(part - whole * steps / STEPS) > 2 + whole * 1e-9 for steps, part in enumerate(found)):
             raise Divergence(f"parts of a job that costs {whole} cost {found}")
         return found
@@ -204,13 +206,13 @@ class Jobs(Machine):
         if sorted(begun.reads) != sorted(job.hold.payers):
             raise Divergence(f"it reads {begun.reads}, and its hold is on {sorted(job.hold.payers)}")
         for each in begun.reads:
-            is_behind = self.is_behind(each)
+            is_behind = self.unrecordable(each)
             found = self.call("record", lambda each=each: behind.record(self.db, self.world.heads, each))
+            self.note_heads(each)
             if not self.agree(found, "worker-lost" if is_behind else None):
                 made.log.gone("lost")
                 self.state.give_back(job, "lost")
                 return
-            self.note_heads(each)
         self.live.append(made)
 
     def holds(self, made: Attempt) -> bool:
