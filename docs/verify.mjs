@@ -422,7 +422,8 @@ function termsFaults({ version, dataset, terms, ledgers }, key) {
   const { subject, predicate } = opened(terms, key, TERMS_TYPE);
   if (predicate.version !== 1) return ["the terms have an unknown version: read them with a newer verifier"];
   const alone = dataset.id === predicate.dataset ? undefined : predicate.blocks.find(({ id }) => id === dataset.id);
-  const [name, blocks] = alone ? [`${predicate.name}/${alone.label}`, [alone]] : [predicate.name, predicate.blocks];
+  const own = [dataset.id, ...ledgers[0].entries.map(({ memo }) => memo.joined_into)]; // of one block alone: with the ledger that it moved to
+  const [name, blocks] = alone ? [`${predicate.name}/${alone.label}`, predicate.blocks.filter(({ id }) => own.includes(id))] : [predicate.name, predicate.blocks];
   const wrong = [];
   if ((!alone && dataset.id !== predicate.dataset) || dataset.name !== name || dataset.unit !== predicate.unit) wrong.push("the terms are of another data set");
   const first = new Map(subject.map(({ name: ledger, digest }) => [ledger, digest.sha256]));

@@ -36,6 +36,20 @@ LOOKED_AT = 20_000  # rows from which columns are guessed; all rows are counted
 MOST_ROWS = 200  # columns that are proposed one by one
 KEPT_SHARE = 0.95  # of the people: so many have no more records than are proposed for one
 BOUNDS = (1, 2, 3, 5, 10, 20, 50, 100)
+PLANS = {  # which jobs are expected, and what each plan buys; as in core.contracts.filters
+    "models mostly": (
+        "Full-batch jobs at their exact ε, some 5 % fewer of them than under gdp alone: in return you may declare "
+        "mixed later."
+    ),
+    "mixed": (
+        "The same, and the first job or charge that samples or is no Gaussian moves the ledger, for good: from then on "
+        "anything is admitted, and some 15 % fewer jobs fit than under gdp alone."
+    ),
+    "any mechanism": (
+        "Every job and charge from the first day, and some 10 % fewer full-batch jobs than under gdp alone; a single "
+        "job's ε reads 2 to 8 times as large."
+    ),
+}
 BOUND_NOTE = (
     "`privacy.max_records_per_user`: most people of the file have no more records; say what you know without the data"
 )
@@ -114,6 +128,14 @@ def propose(sheet: Sheet, label: str | None, person: str | None = None) -> Propo
     if sheet.format == "npz":
         return _of_arrays(sheet, label)
     return _of_table(sheet, label, person)
+
+
+def with_plan(spec: dict[str, Any], plan: str | None) -> dict[str, Any]:
+    """The declaration with a plan in the place of its filter; as it is without one."""
+    if plan is None:
+        return spec
+    privacy = {name: value for name, value in spec.get("privacy", {}).items() if name != "filter"}
+    return spec | {"privacy": privacy | {"plan": plan}}
 
 
 def read_sheet(file: Path) -> Sheet:
@@ -352,6 +374,7 @@ def _always(sheet: Sheet, person: str | None = None) -> list[str]:
         f"`privacy.records`: {counted}, rounded, as an exact number becomes public",
         "`privacy.slots`: at most so many records of each part, by default 5 % more than declared and 64; choose them "
         "from what you expect to be true of the data",
-        "`privacy.filter`: `gdp` admits full-batch jobs only, with an exact ε; declare `rdp` for mini-batches",
+        "`privacy.filter`: `gdp` admits full-batch jobs only, with an exact ε; or in its place a `plan` (--plan)",
+        *(f"`privacy.plan` {plan!r}: {buys}" for plan, buys in PLANS.items()),
         "`privacy.cap.epsilon`: the most that all jobs together may spend",
     ]

@@ -184,8 +184,10 @@ def _terms_of(document: Json, public_key: bytes) -> Terms:
         raise NotProven("the terms have an unknown version: read them with a newer scrimp")
     blocks = {str(each["id"]): str(each["label"]) for each in said["blocks"]}
     name = said["name"]
-    if dataset["id"] != said["dataset"]:  # the statement of one block alone
-        name, blocks = f"{name}/{blocks[dataset['id']]}", {dataset["id"]: blocks[dataset["id"]]}
+    if dataset["id"] != said["dataset"]:  # the statement of one block alone, with the ledger that it moved to
+        name = f"{name}/{blocks[dataset['id']]}"
+        moves = {entry["memo"].get("joined_into") for entry in document["ledgers"][0]["entries"]}
+        blocks = {each: label for each, label in blocks.items() if each in {dataset["id"], *moves}}
     if (dataset["name"], dataset["unit"]) != (name, said["unit"]):
         raise NotProven("the terms are of another data set")
     if blocks != {each["id"]: each["label"] for each in document["ledgers"]}:
@@ -305,6 +307,8 @@ class _Sums:
         self._require(kind == "post" or not any(amounts.values()), "spends, although it gives its hold back")
         if kind == "post" and "joined" in entry["memo"]:
             self.carried[str(entry["memo"]["joined"])] = amounts
+            for each in entry["memo"].get("within", ()):
+                self.within[str(each["budget"])] = {name: int(each[name]) for name in ACCOUNTS}
         if kind == "post":
             (self.jobs if str(entry["job_id"]).startswith("job_") else self.charges).add(study or entry["job_id"])
         if (payer := self.payers.get(study or entry["job_id"])) is not None:

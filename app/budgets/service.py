@@ -6,7 +6,7 @@ balances as they are, and a hold that begins after it sees the change.
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
@@ -16,9 +16,10 @@ from app.grants import service as grants
 from app.keys.service import Caller, is_alive
 from app.ledger import accounts, blocks, budgets
 from app.ledger.repository import dataset_with_account
+from app.ledger.shares import copy_to, keys_of, units_of, write
 from core.contracts.versions import require_match
 from core.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
-from core.ids import new_id, now
+from core.ids import now
 
 NO_SUCH_BUDGET = "there is no such budget on this data set"
 
@@ -78,15 +79,15 @@ def put(
     if keys is not None and set(keys) != {name} and session.get(ApiKey, name) is not None:
         raise InvalidRequest.at("/keys", "a budget named after a key is that key's alone: give a team's another name")
     saved = save(session, account, name, asked.epsilon, caller.id)
-    before = set(_keys(session, saved))
+    before = set(keys_of(session, saved))
     if keys is not None:
         _share(session, account, saved, keys)
-    elif not _keys(session, saved):
+    elif not keys_of(session, saved):
         raise InvalidRequest.at("/keys", "this budget was closed: name the keys that shall use it")
     saved.closed_at = None
     session.flush()
     spread(session, row.id, saved)
-    after = set(_keys(session, saved))
+    after = set(keys_of(session, saved))
     joined, left = sorted(after - before), sorted(before - after)
     audit.record(session, "budget.set", row.id, name=name, epsilon=asked.epsilon, joined=joined, left=left)
     return shown(session, row, account, saved, all_keys=True)
@@ -103,7 +104,7 @@ def close(session: Session, caller: Caller, dataset: str, name: str, if_match: s
     if found is None or found.closed_at is not None:
         raise NotFound(NO_SUCH_BUDGET)
     require_match(if_match, found.version)
-    left = _keys(session, found)
+    left = keys_of(session, found)
     mine = (SubAccountKey.dataset_id == found.dataset_id, SubAccountKey.name == name)
     session.execute(delete(SubAccountKey).where(*mine))
     note_change(found, caller.id)
@@ -134,7 +135,7 @@ def save(session: Session, account: Account, name: str, epsilon: float, by: str)
         InvalidRequest, Conflict: as `put`.
     """
     check_within_cap(account, epsilon)
-    found = _write(session, account, name, epsilon)
+    found = write(session, account, SubAccount(name=name, epsilon=epsilon), units_of(account, epsilon))
     note_change(found, by)
     session.flush()
     return found
@@ -153,44 +154,6 @@ def spread(session: Session, dataset_id: str, found: SubAccount) -> None:
             copy_to(session, found, accounts.account_of(session, each))
 
 
-def copy_to(session: Session, found: SubAccount, block: Account) -> None:
-    """Gives one block a data set's sub-account, as it is now. Where the cap was lowered since, the cap binds first."""
-    keys = _keys(session, found)
-    copied = _write(session, block, found.name, found.epsilon)
-    copied.version, copied.changed_at, copied.changed_by = found.version, found.changed_at, found.changed_by
-    mine = (SubAccountKey.dataset_id == block.dataset_id, SubAccountKey.name == found.name)
-    session.execute(delete(SubAccountKey).where(*mine))
-    for key_id in keys:
-        session.add(SubAccountKey(dataset_id=block.dataset_id, key_id=key_id, name=found.name))
-    copied.closed_at = found.closed_at
-    session.flush()
-
-
-def _write(session: Session, account: Account, name: str, epsilon: float) -> SubAccount:
-    """Gives a sub-account the units of an ε; makes it, if there is none.
-
-    Raises:
-        Conflict: `budget-too-low`: more than that is spent and held.
-    """
-    units = units_of(account, epsilon)
-    found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
-    if found is None:
-        found = SubAccount(dataset_id=account.dataset_id, name=name, id=new_id("sub"), version=0)
-        found.train_spent = found.train_held = found.holdout_spent = found.holdout_held = 0
-        session.add(found)
-    taken = max(found.train_spent + found.train_held, found.holdout_spent + found.holdout_held)
-    if taken > units:
-        least = accounts.filter_for(account.filter, account.order).epsilon(taken, account.cap_delta)
-        raise Conflict(
-            "budget-too-low",
-            f"what is spent and held of this budget needs about ε = {least:.6g}: ask for at least that",
-            smallest_epsilon=least,
-        )
-    found.epsilon, found.train_budget = epsilon, units
-    found.holdout_budget = units if account.holdout_budget else 0
-    return found
-
-
 def note_change(found: SubAccount, by: str) -> None:
     """Counts a change of the budget or of its keys: what others have seen of it is old."""
     found.version += 1
@@ -206,29 +169,7 @@ def join_key(session: Session, found: SubAccount, key_id: str) -> None:
 
 def shown(session: Session, row: Dataset, account: Account, found: SubAccount, *, all_keys: bool) -> BudgetView:
     """Shows a sub-account, with its keys if the caller may see them."""
-    return BudgetView.of(row, account, found, _keys(session, found) if all_keys else None)
-
-
-def _keys(session: Session, found: SubAccount) -> list[str]:
-    mine = (SubAccountKey.dataset_id == found.dataset_id, SubAccountKey.name == found.name)
-    return list(session.scalars(select(SubAccountKey.key_id).where(*mine).order_by(SubAccountKey.key_id)))
-
-
-def units_of(account: Account, epsilon: float) -> int:
-    """What an ε is worth in the filter's units, rounded down.
-
-    Raises:
-        InvalidRequest: it has no units under this filter.
-    """
-    of = accounts.filter_for(account.filter, account.order)
-    try:
-        return of.budget(epsilon, account.cap_delta)
-    except InvalidRequest:
-        least = of.epsilon(1, account.cap_delta)
-        raise InvalidRequest.at(
-            "/epsilon",
-            f"this data set's filter has units only above ε = {least:.4g} at δ = {account.cap_delta:g}: ask for more",
-        ) from None
+    return BudgetView.of(row, account, found, keys_of(session, found) if all_keys else None)
 
 
 def check_within_cap(account: Account, epsilon: float) -> None:
@@ -249,7 +190,7 @@ def _share(session: Session, account: Account, found: SubAccount, keys: list[str
             raise Conflict(
                 "wrong-state", f"{key_id} spends within the budget {other.name!r}: take it out of that one first"
             )
-    known = set(_keys(session, found))
+    known = set(keys_of(session, found))
     gone = known - wanted.keys()
     session.execute(
         delete(SubAccountKey).where(SubAccountKey.dataset_id == account.dataset_id, SubAccountKey.key_id.in_(gone))

@@ -248,7 +248,7 @@ def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Char
         raise _Moved
     blocks.hold_all(
         session,
-        ledgers or [charge.dataset_id],
+        ledgers or [blocks.paying(session, charge.dataset_id).dataset_id],
         job_id=charge.id,
         train=charge.train,
         holdout=charge.holdout,

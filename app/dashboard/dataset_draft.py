@@ -7,6 +7,7 @@ from functools import cache
 from app.dashboard.draft import Draft, Layout
 from app.dashboard.fields import SchemaForm
 from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.filters import PLANS
 
 # In the order in which an owner decides. `path` names a file on the server: an upload has none.
 LAYOUT = Layout(
@@ -21,8 +22,8 @@ LAYOUT = Layout(
     frozenset(
         (
             *("/name", "/format", "/task/kind", "/features/kind", "/privacy/sensitivity", "/privacy/unit"),
-            *("/privacy/records", "/privacy/cap", "/privacy/cap/epsilon", "/privacy/filter", "/privacy/user_column"),
-            *("/privacy/max_records_per_user", "/holdout/kind", "/holdout/fraction"),
+            *("/privacy/records", "/privacy/cap", "/privacy/cap/epsilon", "/privacy/plan", "/privacy/filter"),
+            *("/privacy/user_column", "/privacy/max_records_per_user", "/holdout/kind", "/holdout/fraction"),
         )
     ),
 )
@@ -32,6 +33,15 @@ LAYOUT = Layout(
 def form() -> SchemaForm:
     """The form of a DatasetSpec."""
     return SchemaForm(DatasetSpec.model_json_schema())
+
+
+def planned(draft: Draft) -> Draft:
+    """The draft without a filter beside its plan, which chooses one."""
+    privacy = draft.document.get("privacy")
+    if not isinstance(privacy, dict) or privacy.get("plan") not in PLANS or "filter" not in privacy or draft.errors:
+        return draft
+    of = {name: value for name, value in privacy.items() if name != "filter"}
+    return Draft(draft.document | {"privacy": of})
 
 
 def first_declaration() -> Draft:

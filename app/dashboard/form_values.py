@@ -10,8 +10,9 @@ from core.contracts.redeclaration import Redeclaration
 from core.errors import InvalidRequest
 
 
-def redeclaration(others: str, records: str) -> Redeclaration:
-    """What to declare anew: the members of a JSON object, and a number of records; an empty text has none.
+def redeclaration(others: str, records: str, mixed: str = "") -> Redeclaration:
+    """What to declare anew: the members of a JSON object, and a number of records; an empty text has none. `mixed`: not
+    empty for that plan.
 
     Raises:
         InvalidRequest: this is no JSON object, or no whole number.
@@ -25,7 +26,8 @@ def redeclaration(others: str, records: str) -> Redeclaration:
     if not isinstance(members, dict):
         raise InvalidRequest('send a JSON object with members to declare anew, such as {"slots": {"train": 30000}}')
     counted = {"records": whole_number(records)} if records.strip() else {}
-    return Redeclaration.model_validate_json(json.dumps(members | counted))
+    planned = {"plan": "mixed"} if mixed else {}
+    return Redeclaration.model_validate_json(json.dumps(members | counted | planned))
 
 
 def whole_number(text: str) -> int:

@@ -34,6 +34,7 @@ from app.retention import routes as retention
 from app.web.deps import Db, Parsing, RecordedHeads, ServiceSettings
 from app.web.operations import Page
 from app.web.problems import answer, errors_of, validation_errors
+from core.contracts.filters import BUYS
 from core.contracts.versions import tag_of
 from core.errors import RequestError, ServiceError
 
@@ -87,7 +88,7 @@ class Service:
             Forbidden: the viewer is not its owner.
         """
         shown = manage_page_of(self.db, self.heads, viewer.caller, self.dataset_id)
-        context = {"page": shown, "problem": problem, "declared": declared}
+        context = {"page": shown, "problem": problem, "declared": declared, "buys_mixed": BUYS["mixed"]}
         return render(self.request, "manage.html", viewer=viewer, status=status, **context)
 
 
@@ -129,11 +130,13 @@ def change_cap(
 
 @router.post("/declaration")
 @Page("own", audit="dataset.redeclared")
-def redeclare(service: Manager, viewer: PostingViewer, records: Text = "", others: Text = "") -> Response:
+def redeclare(
+    service: Manager, viewer: PostingViewer, records: Text = "", others: Text = "", mixed: Text = ""
+) -> Response:
     """Declares records anew, and other members as JSON; shows its owner once what the stored records say."""
 
     def change() -> Declared:
-        body = redeclaration(others, records)
+        body = redeclaration(others, records, mixed)
         outcome = declaration_routes.redeclare_dataset(
             service.dataset_id, body, service.db, service.settings, service.parsers, viewer.caller
         )

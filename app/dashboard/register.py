@@ -30,6 +30,7 @@ from app.web.limits import LARGE_NODES
 from app.web.operations import NOTHING, Page
 from app.web.problems import answer
 from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.filters import BUYS
 from core.errors import InvalidRequest, ServiceError
 
 PAGE = f"{HOME}/register"
@@ -90,7 +91,7 @@ async def declaration_changed(request: Request, viewer: PostingViewer) -> Respon
 
 
 def _changed(request: Request, viewer: Viewer, sent: Mapping[str, str]) -> Response:
-    draft = sent_draft(sent, dataset_draft.form(), LARGE_NODES)
+    draft = dataset_draft.planned(sent_draft(sent, dataset_draft.form(), LARGE_NODES))
     draft.validated(DatasetSpec, LARGE_NODES)
     with suppress(ValidationError):
         found = [each.model_dump() for each in REFUSALS.validate_json(sent.get("refused") or "[]")]
@@ -136,6 +137,7 @@ def _page(request: Request, viewer: Viewer, draft: Draft, template: str, **more:
         viewer=viewer,
         draft=draft,
         cap=_cap(draft),
+        plans=BUYS,
         sections=sections,
         problems=problems,
         errors=placed(problems),

@@ -13,7 +13,7 @@ from app.datasets.storing import New, store
 from app.db.engine import Database
 from app.db.models import Account, Dataset
 from app.ledger import accounts, behind
-from app.ledger.blocks import lead
+from app.ledger.blocks import family_of, lead
 from app.ledger.transparency.heads import Head, Heads
 from app.settings import Settings
 from app.storage.parts import Published
@@ -37,7 +37,9 @@ def examine(db: Database, settings: Settings, to: Growing, spec: DatasetSpec, co
     duplicates.check_forgotten(db, settings, to.owner_key, content.known_as)
     if lost := behind.forgotten(db, heads, to.owner_key):
         raise behind.refusal(f"the database has lost {lost}, which may be a block of it")
-    recorded = {each: behind.read_recorded(heads, each) for each in to.family}
+    with db.read() as session:
+        ledgers = family_of(session, to.id)
+    recorded = {each: behind.read_recorded(heads, each) for each in ledgers}
     blocks.check_units(db, settings, to, content)
     return recorded
 

@@ -92,9 +92,10 @@ def redeclare(
         is_there = _is_open(session, found)
         version, spec, shape = found.declaration, DatasetSpec.model_validate(found.spec), found.shape
         stored, dataset_id, owner_key = found.parts, found.id, found.owner_key
-    recorded = behind.read_recorded(heads, dataset_id)
+        recorded = {each: behind.read_recorded(heads, each) for each in ledgers_of(session, dataset_id)}
     with db.read() as session:
-        behind.require_current(session, recorded, dataset_id)
+        for each, head in recorded.items():
+            behind.require_current(session, head, each)
     wanted = amended(spec, asked)
     if wanted == spec and not (asked.dry_run or (asked.counts and shape.slots is None)):
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
@@ -116,7 +117,8 @@ def redeclare(
     with db.write() as session:
         row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
         now_there = _is_open(session, grants.require(session, caller, dataset_id, "own"))
-        behind.require_current(session, recorded, dataset_id)
+        for each, head in recorded.items():
+            behind.require_current(session, head, each)
         if row.declaration != version or now_there != is_there:
             raise Conflict("wrong-state", "the data set was changed at this moment: look at it and ask again")
         if not asked.dry_run:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.audit import record as audit
-from app.budgets.service import copy_to
 from app.datasets.blocks import family
 from app.db.engine import Database
 from app.db.models import Dataset
 from app.keys.service import Caller
 from app.ledger import accounts, behind, blocks, budgets, second
+from app.ledger.shares import copy_to
 from app.ledger.transparency.heads import Heads
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict
@@ -46,8 +45,10 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
             _require_retired_fit(session, members, to)
         left = [second.left_after(accounts.account_of(session, row.id), to) for row in there]
         if not any(Units.model_validate(each).covers(charge) for each in left):
-            raise Conflict("wrong-state", TOO_SMALL)
-        moved = [move_block(session, row, caller.id) for row in there]
+            _, richest = max((each["train"], row.id) for each, row in zip(left, there, strict=True))
+            account = accounts.account_of(session, richest)
+            raise Conflict("wrong-state", second.too_much(account, to, (charge.train, charge.holdout)))
+        moved = [second.move(session, row, caller.id) for row in there]
     for each in moved:
         behind.record_soon(db, heads, each)
 
@@ -58,26 +59,11 @@ def have_moved(db: Database, ledgers: Sequence[str]) -> bool:
         return session.scalar(select(Dataset.id).where(Dataset.pays_for.in_(ledgers)).limit(1)) is not None
 
 
-TOO_SMALL = (
-    "this is the first job or charge here that the exact ledger cannot count. With what was spent already it does not "
-    "fit under the filter `rdp`, so that the ledger stays as it is: ask for less, or for full-batch jobs"
-)
-
-
-def move_block(session: Session, row: Dataset, actor: str) -> str:
-    """Moves one block with its budgets, under the locks of `blocks.lock_family`. Returns the ledger's id."""
-    account = second.move(session, row, actor)
-    for found in budgets.all_of(session, row.id):
-        copy_to(session, found, account)
-    audit.record(session, "ledger.joined", row.id, dataset=account.dataset_id)
-    return account.dataset_id
-
-
 def follow(session: Session, dataset_id: str, made: Dataset, actor: str) -> None:
     """Lets a new block be where its data set is: moved if that has moved, and with its budgets."""
     members = blocks.family_of(session, dataset_id)
     if any(session.get_one(Dataset, each).pays_for is not None for each in members):
-        move_block(session, made, actor)
+        second.move(session, made, actor)
     for found in budgets.newest_of(session, members):
         copy_to(session, found, blocks.paying(session, made.id))
 
@@ -93,7 +79,7 @@ def _require_retired_fit(session: Session, members: list[Dataset], to: Filter) -
         account = accounts.account_of(session, row.id)
         is_retired = account.joined_into == accounts.RETIRED
         if is_retired and max(second.carried(account, to)) > second.budget_after(account, to):
-            raise Conflict("wrong-state", second.TOO_MUCH)
+            raise Conflict("wrong-state", second.too_much(account, to))
 
 
 def _is_open(session: Session, row: Dataset) -> bool:

@@ -1,7 +1,8 @@
 """Counts of jobs by status and of failures by cause, which do not read the whole history at each request.
 
 A job that ended a day ago stays as it is, and so does a sealed audit entry. A process counts those once and keeps the
-sums; at a request it adds what is newer.
+sums; at a request it adds what is newer. Where the last sealed entry of then is not there any more, a backup was
+restored under the running process, and it counts anew.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, func, or_, outerjoin, select
 from sqlalchemy.orm import Session
 
 from app.db.clock import now_there
@@ -31,11 +32,16 @@ ByStatus = Counter[tuple[str, str]]  # (data set, status)
 
 @dataclass(frozen=True)
 class _Old:
-    """What was counted once: jobs that ended before a moment, failures up to an audit entry."""
+    """What was counted once: jobs that ended before a moment, failures up to an audit entry.
+
+    Attributes:
+        last: the number and hash of the audit entry that was the last sealed one when something was counted.
+    """
 
     upto: datetime | None = None
     ends: ByStatus = field(default_factory=Counter)
     sealed: int = 0
+    last: tuple[int, str] = (0, "")
     causes: Counter[str] = field(default_factory=Counter)
 
 
@@ -53,11 +59,11 @@ def jobs_by_status(
         dataset_id: those on this data set alone.
     """
     with _LOCK:
-        old = _KEPT.get(db, _Old())
+        old, last = _kept(db, session)
         settled = now_there(session) - SETTLES
         if old.upto is None or old.upto < settled - AGAIN:
             ends = old.ends + _counts(session, _ended_since(old.upto), Job.finished_at < settled)
-            old = _KEPT[db] = replace(_KEPT.get(db, old), upto=settled, ends=ends)
+            old = _KEPT[db] = replace(old, upto=settled, ends=ends, last=last)
     counts = old.ends + _counts(session, _ended_since(old.upto)) + _counts(session, Job.finished_at.is_(None))
     seen = None if caller is None or caller.is_admin else _visible(session, caller, {each for each, _ in counts})
     found = Counter[str]()
@@ -65,6 +71,16 @@ def jobs_by_status(
         if dataset == (dataset_id or dataset) and (seen is None or dataset in seen):
             found[status] += count
     return dict(found)
+
+
+def _kept(db: Database, session: Session) -> tuple[_Old, tuple[int, str]]:
+    """What was counted, or nothing, if this is another history; and the last sealed audit entry."""
+    old = _KEPT.get(db, _Old())
+    number, known = old.last
+    there = outerjoin(AuditHead, AuditEntry, AuditEntry.seq == number)
+    row = session.execute(select(AuditHead.seq, AuditHead.hash, AuditEntry.hash).select_from(there)).one_or_none()
+    last, found = ((0, ""), None) if row is None else ((row[0], row[1]), row[2])
+    return old if number == 0 or found == known else _Old(), last
 
 
 def _ended_since(moment: datetime | None) -> ColumnElement[bool]:
@@ -87,12 +103,12 @@ def failures_by_cause(db: Database, session: Session) -> dict[str, int]:
     entry, cause = AuditEntry, AuditEntry.details["because"].as_string()
     failed = select(cause, func.count()).where(entry.action == "job.failed").group_by(cause)
     with _LOCK:
-        old = _KEPT.get(db, _Old())
-        head = session.scalar(select(AuditHead.seq)) or 0
+        old, last = _kept(db, session)
+        head, _hash = last
         if head > old.sealed:
             rows = session.execute(failed.where(entry.seq > old.sealed, entry.seq <= head))
             new = Counter({str(because): count for because, count in rows})
-            old = _KEPT[db] = replace(_KEPT.get(db, old), sealed=head, causes=old.causes + new)
+            old = _KEPT[db] = replace(old, sealed=head, causes=old.causes + new, last=last)
     unsealed = session.execute(failed.where(or_(entry.seq > old.sealed, entry.seq.is_(None))))
     return dict(old.causes + Counter({str(because): count for because, count in unsealed}))
 

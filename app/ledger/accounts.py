@@ -471,6 +471,11 @@ def closed_because(account: AccountLike) -> str:
     """Says why nothing more is admitted on a closed ledger."""
     if account.joined_into == RETIRED:
         return "this ledger is closed: its data set was retired"
+    if account.whole_delta is not None:
+        return (
+            f"the ledger {account.dataset_id} is closed: all that it had spent was carried to {account.joined_into}, "
+            "which counts any mechanism. Ask once more: that one pays"
+        )
     return "this ledger is closed: an admin has joined it to another data set's ledger"
 
 

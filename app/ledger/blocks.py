@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset, Job, LedgerEntry
@@ -180,10 +180,16 @@ def paying(session: Session, dataset_id: str) -> Account:
     return accounts.account_of(session, ledgers_of(session, dataset_id)[-1])
 
 
+def beside(dataset_id: str) -> ColumnElement[bool]:
+    """The condition that a row's ledger belongs to a data set beside its own: a block's, or one that these moved to.
+    Of a block alone it is the one that the block moved to."""
+    return or_(Dataset.parent_id == dataset_id, Dataset.pays_for == dataset_id)
+
+
 def family_of(session: Session, dataset_id: str) -> list[str]:
-    """The ids of the ledgers of a data set and of the blocks that were appended to it, moved ones too, in their
-    order."""
-    found = select(Dataset.id).where(or_(Dataset.id == dataset_id, Dataset.parent_id == dataset_id))
+    """The ids of the ledgers of a data set and of the blocks that were appended to it, moved ones too, in their order;
+    of a block named by its id, its own and the one that it moved to."""
+    found = select(Dataset.id).where(or_(Dataset.id == dataset_id, beside(dataset_id)))
     return list(session.scalars(found.order_by(Dataset.id)))
 
 

@@ -43,8 +43,9 @@ class Evidence:
 
 
 def members_of(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]:
-    """A data set and its blocks, retired ones included, its own first, with their accounts."""
-    arrived = (Dataset.parent_id.is_not(None), Dataset.created_at, Dataset.id)
+    """A data set and its blocks, retired ones included, or a block and what it moved to, with their accounts; the named
+    one first."""
+    arrived = (Dataset.id != dataset_id, Dataset.created_at, Dataset.id)
     rows = select(Dataset, Account).join(Account).where(Dataset.id.in_(family_of(session, dataset_id)))
     return [(row, account) for row, account in session.execute(rows.order_by(*arrived))]
 

@@ -49,8 +49,8 @@ def with_blocks(first: Dataset, own: LedgerView, others: list[tuple[Dataset, Led
 
 
 def appended(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]:
-    """The blocks that were appended to a data set, in the order of their arrival."""
-    rows = select(Dataset, Account).join(Account).where(Dataset.parent_id == dataset_id)
+    """The ledgers beside a data set's own (`blocks.beside`), in the order of their arrival."""
+    rows = select(Dataset, Account).join(Account).where(blocks.beside(dataset_id))
     return [(block, account) for block, account in session.execute(rows.order_by(Dataset.created_at, Dataset.id))]
 
 

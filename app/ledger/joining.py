@@ -78,6 +78,12 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
     for each in (closed, stays):
         if each.joined_into is not None:
             raise Conflict("wrong-state", f"{each.dataset_id}: {accounts.closed_because(each)}")
+        if each.whole_delta is not None:
+            raise Conflict(
+                "wrong-state",
+                f"{each.dataset_id} has a plan with two filters, each with a part of δ, and a join would be counted by "
+                "one of them alone: retire it instead",
+            )
         if len(blocks.family_of(session, each.dataset_id)) > 1:
             raise Conflict(
                 "wrong-state",

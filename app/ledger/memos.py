@@ -34,6 +34,14 @@ class Balances(Document):
         return self.train if account == "train" else self.holdout
 
 
+class CarriedWithin(Document):
+    """What a sub-account of this ledger takes over of the closed one's: no more than its own budget."""
+
+    budget: str
+    train: Amount
+    holdout: Amount
+
+
 class Memo(Document):
     """What is read from an entry's memo, of whatever kind and age; other members are left out.
 
@@ -42,6 +50,7 @@ class Memo(Document):
         hold: the study on whose hold a trial's entry draws.
         budget: the sub-account that a hold was taken from.
         joined_into: closes the ledger.
+        within: what sub-accounts take over from a ledger that moved to this one.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -56,6 +65,7 @@ class Memo(Document):
     study: int | None = None
     hold: str | None = None
     budget: str | None = None
+    within: tuple[CarriedWithin, ...] = ()
 
     @classmethod
     def of(cls, column: object) -> Self:
@@ -140,9 +150,10 @@ class Drawn(Document):
 
 
 class Joined(Document):
-    """The closed ledger whose spending this one takes over."""
+    """The closed ledger whose spending this one takes over. `within`: after a move, by sub-account."""
 
     joined: str
+    within: tuple[CarriedWithin, ...] = Field(default=(), exclude_if=lambda within: not within)
 
 
 class Recorded(Document):

@@ -1,4 +1,4 @@
-"""Ledgers that move from `gdp` to `rdp`: all that was spent is carried to a second one, for good (decision 53).
+"""Ledgers that move from `gdp` to `rdp`: all that was spent is carried to a second one, for good (decisions 53, 62).
 
 A second ledger is a row of `datasets`, like a block's (decision 25): chain, heads, checkpoints, verification, budgets
 and restored backups work by its id. It has no records of its own: `pays_for` names the row whose records it is of. It
@@ -7,11 +7,15 @@ does not exist before the move, and the first one is closed by it: one ledger is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
-from app.db.models import Account, Dataset
-from app.ledger import accounts, joining, memos
+from app.audit import record as audit
+from app.db.models import Account, Dataset, SubAccount
+from app.ledger import accounts, budgets, joining, memos
 from app.ledger.accounts import Opening
+from app.ledger.shares import copy_to
 from core.contracts.blocks import FIRST
 from core.contracts.dataset_spec import DatasetSpec, SplitHoldout
 from core.contracts.filters import delta_of_each, may_move
@@ -45,54 +49,111 @@ def second_filter(dataset: Dataset) -> Filter:
     return filter_of("rdp", DatasetSpec.model_validate(dataset.spec).privacy.order)
 
 
-def move(session: Session, dataset: Dataset, actor: str) -> Account:
-    """Moves the open ledger of one data set or block, under the locks of a change of all blocks. Returns the new one.
+def move(session: Session, dataset: Dataset, actor: str, ledger: str | None = None) -> str:
+    """Moves the open ledger of one data set or block with its budgets, under the locks of a change of all blocks.
 
-    What is held is carried as spent; running jobs settle on the first ledger, which admits nothing more.
+    What is held is carried as spent; running jobs settle on the first ledger, which admits nothing more. A sub-account
+    takes over what was spent and held within it, and where that is more than its budget now, all of that: nothing is
+    left of it (decision 62).
+
+    Args:
+        ledger: the id of the one that a restored backup has forgotten.
+
+    Returns:
+        The id of the ledger that pays from now on.
 
     Raises:
         Conflict: `wrong-state`: it is closed, or of another plan, or what was spent under `gdp` is more than `rdp`
             allows in all.
     """
+    account = _open_second(session, dataset, actor, ledger)
+    parts = [(found, copy_to(session, found, account)) for found in budgets.all_of(session, dataset.id)]
+    _carry(session, (dataset.id, account.dataset_id), actor, parts)
+    audit.record(session, "ledger.joined", dataset.id, dataset=account.dataset_id)
+    return account.dataset_id
+
+
+def _open_second(session: Session, dataset: Dataset, actor: str, ledger: str | None) -> Account:
     first = accounts.account_of(session, dataset.id)
     if first.joined_into is not None or first.whole_delta is None:
         raise Conflict("wrong-state", accounts.closed_because(first))
-    enforced, row = second_filter(dataset), _beside(dataset)
+    enforced, row = second_filter(dataset), _beside(dataset, ledger or new_id("ds"))
     session.add(row)
     session.flush()
     delta, has_holdout = first.whole_delta - first.cap_delta, first.holdout_budget > 0
     terms = Opening(enforced, first.cap_epsilon, delta, has_holdout, actor, first.whole_delta)
-    accounts.open_on(session, row.id, terms)
+    return accounts.open_on(session, row.id, terms)
+
+
+def _carry(
+    session: Session, ledgers: tuple[str, str], actor: str, parts: Sequence[tuple[SubAccount, SubAccount]]
+) -> None:
+    first, second = (accounts.account_of(session, each) for each in ledgers)
+    enforced = accounts.filter_for(second.filter, second.order)
     amounts = carried(first, enforced)
     if any(amounts):
+        own = accounts.filter_for(first.filter, first.order)
+        taken = [(copy, _in_units_of(enforced, own, before)) for before, copy in parts]
+        shares = [
+            (copy, min(train, copy.train_budget), min(rest, copy.holdout_budget)) for copy, (train, rest) in taken
+        ]
+        within = [memos.CarriedWithin(budget=copy.id, train=each, holdout=other) for copy, each, other in shares]
+        memo = memos.Joined(
+            joined=first.dataset_id, within=tuple(each for each in within if each.train or each.holdout)
+        )
         try:
-            joining.spend(session, row.id, dataset.id, amounts, actor, memos.Joined(joined=dataset.id))
+            joining.spend(session, second.dataset_id, first.dataset_id, amounts, actor, memo)
         except BudgetError:
-            raise Conflict("wrong-state", TOO_MUCH) from None
-    joining.close(session, first, row.id, actor, REASON)
-    return accounts.account_of(session, row.id)
+            raise Conflict("wrong-state", too_much(first, enforced)) from None
+        for copy, *share in shares:
+            copy.train_spent, copy.holdout_spent = share
+        session.flush()
+    joining.close(session, first, second.dataset_id, actor, REASON)
 
 
-TOO_MUCH = (
-    "more was spent and held on this data set's exact ledger than one for any mechanism allows under its cap: it "
-    "admits full-batch jobs alone"
-)
+def too_much(first: Account, to: Filter, more: tuple[int, int] = (0, 0)) -> str:
+    """Says which account lacks how much for a move, and what would do.
+
+    Args:
+        more: what a job or charge that is the reason for the move needs.
+    """
+    train, holdout = (have + need for have, need in zip(carried(first, to), more, strict=True))
+    name, amount = ("training", train) if train >= holdout else ("hold-out", holdout)
+    least = to.epsilon(amount, _delta_after(first))
+    share = f"{-(-100 * amount // budget_after(first, to))} % of the {name} account of {first.dataset_id}"
+    if not any(more):
+        return (
+            f"more was spent and held on this data set's exact ledger than one for any mechanism allows: {share}. "
+            f"Raise the cap to about ε = {least:.6g} first; full-batch jobs are still admitted"
+        )
+    return (
+        "this is the first job or charge here that the exact ledger cannot count, and with all that was spent already "
+        f"it takes {share} under the filter `rdp`. The ledger stays as it is: raise the cap to about ε = {least:.6g}, "
+        "or ask for less, or for full-batch jobs"
+    )
 
 
 def carried(first: Account, to: Filter) -> tuple[int, int]:
     """What a `gdp` ledger spent and holds, in units of another filter, rounded up; by account, as the split stays."""
-    taken = (first.train_spent + first.train_held, first.holdout_spent + first.holdout_held)
-    found = [accounts.filter_for(first.filter, first.order).carried(each, to) for each in taken]
-    train, holdout = (each or 0 for each in found)
-    if any(amount and not each for amount, each in zip(taken, found, strict=True)):
+    return _in_units_of(to, accounts.filter_for(first.filter, first.order), first)
+
+
+def _in_units_of(to: Filter, own: Filter, of: Account | SubAccount) -> tuple[int, int]:
+    taken = (of.train_spent + of.train_held, of.holdout_spent + of.holdout_held)
+    found = [own.carried(each, to) for each in taken]
+    if None in found:
         raise Conflict("wrong-state", "no bound is known for this change of filter")
+    train, holdout = (each or 0 for each in found)
     return train, holdout
 
 
 def budget_after(first: Account, to: Filter) -> int:
     """The budget under the filter to which a ledger moves: all of ε, at the rest of δ."""
-    delta = first.cap_delta if first.whole_delta is None else first.whole_delta - first.cap_delta
-    return to.budget(first.cap_epsilon, delta)
+    return to.budget(first.cap_epsilon, _delta_after(first))
+
+
+def _delta_after(first: Account) -> float:
+    return first.cap_delta if first.whole_delta is None else first.whole_delta - first.cap_delta
 
 
 def left_after(first: Account, to: Filter) -> dict[str, int]:
@@ -105,11 +166,11 @@ def left_after(first: Account, to: Filter) -> dict[str, int]:
     }
 
 
-def _beside(dataset: Dataset) -> Dataset:
+def _beside(dataset: Dataset, ledger: str) -> Dataset:
     label = f"{dataset.label or FIRST}{SUFFIX}"
     whole = dataset.name if dataset.label is None else dataset.name.removesuffix(f"/{dataset.label}")
     return Dataset(
-        id=new_id("ds"),
+        id=ledger,
         name=f"{whole}/{label}",
         parent_id=dataset.parent_id or dataset.id,
         label=label,

@@ -291,6 +291,8 @@ class Replay:
         _require(entry.kind == "post" or not any(amounts), "a voided hold spends nothing")
         self.held = [held - part for held, part in zip(self.held, hold, strict=True)]
         self.spent = _plus(self.spent, amounts)
+        for each in said.within:
+            self.parts[each.budget] = [[each.train, each.holdout], [0, 0]]
         payer = self.paid_by.pop(entry.job_id, None) if study is None else self.paid_by.get(study)
         if payer is not None:
             spent, held = self.parts[payer]
@@ -386,7 +388,9 @@ def _follows(found: SubAccount, account: Account) -> bool:
         return False
     try:
         units = filter_for(account.filter, account.order).budget(found.epsilon, account.cap_delta)
-    except (InvalidRequest, ArithmeticError):  # no budget can be made from it
+    except InvalidRequest:  # it has no units under this filter: nothing may be held
+        units = 0
+    except ArithmeticError:
         return False
     same = abs(found.train_budget - units) <= ROUNDING * units + 1
     return same and found.holdout_budget == (found.train_budget if account.holdout_budget else 0)

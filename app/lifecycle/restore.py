@@ -11,7 +11,9 @@ the database knows, also where no entry is lost. If its mark is damaged, what le
 spent; other data sets go on meanwhile.
 
 If the database has lost that the ledger was joined to another one, the ledger is closed again. If the database still
-has this, nothing is posted: the other ledger was charged for all that this one held.
+has this, nothing is posted: the other ledger was charged for all that this one held. If it has lost a move to another
+filter (app.ledger.second), and with it that ledger, the move is made again, under the same id; what more was spent
+there is a gap of its own.
 """
 
 from __future__ import annotations
@@ -25,17 +27,16 @@ from sqlalchemy.orm import Session
 from app.audit import record as audit
 from app.db.engine import Database
 from app.db.models import Account, Charge, Dataset, LedgerCheck, LedgerEntry
-from app.ledger import accounts, behind, blocks, joining, memos
+from app.ledger import accounts, behind, blocks, joining, memos, second
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Mark, Marks, unfinished
 from app.lifecycle.restored_jobs import end_jobs, on_ledger, unfinished_jobs
-from app.lifecycle.settle import NO_UNITS
 from app.lifecycle.states import get_job
 from app.storage.objects import Objects
-from core.errors import InvalidRequest, NotFound
+from core.errors import Conflict, InvalidRequest, NotFound
 from core.ids import now
-from core.privacy.prices import Units
+from core.privacy.prices import NO_UNITS, Units
 
 ACTOR = "restore"
 PREFIX = "restore_"  # of the job ids in these entries, which name no job of this database
@@ -132,7 +133,9 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
         _end_forgotten(db, outside, dataset)
         return NO_UNITS
     if gap.name is None:
-        raise NotFound(f"the database does not know {dataset}: restore a newer backup")
+        moved = (each for each in found.values() if each.recorded and each.recorded.joined_into == gap.dataset_id)
+        first = next((f"post {each.name or each.dataset_id}, which moved to it, first" for each in moved), None)
+        raise NotFound(f"the database does not know {dataset}: {first or 'restore a newer backup'}")
     if gap.recorded is None:
         raise InvalidRequest(
             f"it is unknown how much {dataset} had spent ({gap.problem}): restore a newer backup, or lower its cap to "
@@ -201,8 +204,15 @@ def _post(session: Session, recorded: Head, reason: str) -> Units:
         joining.spend(session, recorded.dataset, job_id, (lacks.train, lacks.holdout), ACTOR, memo)
     if recorded.joined_into is not None:
         # The other ledger was recorded first: its charge is in the database, or in its own gap.
-        joining.close(session, account, recorded.joined_into, ACTOR, reason)
         row = session.get_one(Dataset, recorded.dataset)
+        if account.whole_delta is not None and recorded.joined_into != accounts.RETIRED:
+            try:
+                with session.begin_nested():  # with the move the database has lost that ledger's row
+                    second.move(session, row, ACTOR, recorded.joined_into)
+                return lacks
+            except Conflict:  # with what is posted now it does not fit: it is closed, and no other one is open
+                session.refresh(account)
+        joining.close(session, account, recorded.joined_into, ACTOR, reason)
         # Without blocks it was the whole data set. A block's content stays known (app.datasets.duplicates), and so does
         # what was spent from.
         is_whole = blocks.family_of(session, row.parent_id or row.id) == [row.id]

@@ -46,11 +46,10 @@ from core.errors import Conflict, PrivacyError
 from core.ids import whole_second
 from core.privacy.filters import filter_of
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.prices import Units
+from core.privacy.prices import NO_UNITS, Units
 from core.privacy.quoted import Quoted
 
 Outcome = Literal["succeeded", "cancelled", "failed"]
-NO_UNITS = Units(train=0, holdout=0)
 MOVES_FROM = filter_of("gdp", None)
 OVERRUN = "more was started or released than the job's hold covers"
 UNHELD = "the job's hold is not in the ledger: the ledger was changed from outside"

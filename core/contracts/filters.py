@@ -15,6 +15,21 @@ FILTERS: tuple[FilterName, ...] = get_args(FilterName)
 # Which jobs an owner expects of a data set, and so in which currency its ledger counts, and who may change that.
 Plan = Literal["models mostly", "mixed", "any mechanism"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
+# What each buys (decision 53 has the numbers); scrimp.declare says the same.
+BUYS: dict[Plan, str] = {
+    "models mostly": (
+        "Full-batch jobs at their exact ε, some 5 % fewer of them than under gdp alone: in return you may declare "
+        "mixed later."
+    ),
+    "mixed": (
+        "The same, and the first job or charge that samples or is no Gaussian moves the ledger, for good: from then on "
+        "anything is admitted, and some 15 % fewer jobs fit than under gdp alone."
+    ),
+    "any mechanism": (
+        "Every job and charge from the first day, and some 10 % fewer full-batch jobs than under gdp alone; a single "
+        "job's ε reads 2 to 8 times as large."
+    ),
+}
 
 
 @dataclass(frozen=True)

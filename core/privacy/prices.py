@@ -35,6 +35,9 @@ class Units(Document):
         return min((max(left, 0) // each for left, each in amounts if each > 0), default=None)
 
 
+NO_UNITS = Units(train=0, holdout=0)
+
+
 @leaves.PLANNED
 class Charge(Units):
     """A charge. `unit` names the filter's unit; it is None on public data, which have no account."""

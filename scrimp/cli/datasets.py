@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from scrimp.cli import large, show, show_reading
 from scrimp.cli.ask import asked_columns
 from scrimp.cli.session import Session, command, read_json
 from scrimp.cli.tables import Call, Parameter, register
-from scrimp.declare import Proposal, propose, read_sheet
+from scrimp.declare import PLANS, Proposal, propose, read_sheet, with_plan
 from scrimp.errors import ScrimpError
 from scrimp.models import Dataset, ErasureNote
 
@@ -24,6 +25,16 @@ File = Annotated[
     Path | None, typer.Option(exists=True, dir_okay=False, help="The data file; leave it out if SPEC has `path`.")
 ]
 Label = Annotated[str | None, typer.Option(help="The column to predict; on a terminal the command asks.")]
+Named = StrEnum("Named", {name: name for name in PLANS})  # what `--plan` takes
+Declarable = StrEnum("Declarable", {"mixed": "mixed"})
+Plan = Annotated[
+    Named | None,
+    typer.Option(
+        help=" ".join(
+            ["The jobs that you expect, in the place of a filter.", *(f"*{name}*: {PLANS[name]}" for name in PLANS)]
+        ),
+    ),
+]
 HoldoutFile = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A separate, public hold-out.")]
 
 
@@ -34,9 +45,10 @@ def add(
     file: File = None,
     holdout_file: HoldoutFile = None,
     wait: Annotated[bool, typer.Option(help="Wait until the service has read a large file.")] = True,
+    plan: Plan = None,
 ) -> None:
     """Register a data set with its privacy cap. Files above 64 MiB are sent in pieces: run it again to resume."""
-    sent = large.sent(session.client, read_json(spec), file, holdout_file)
+    sent = large.sent(session.client, with_plan(read_json(spec), plan), file, holdout_file)
     with large.reading() as progress:
         dataset = session.client.create_dataset(*sent, wait=wait, progress=progress)
     session.result(dataset, lambda: show_reading.registered(session.console, dataset))
@@ -67,10 +79,11 @@ def init(
     ] = None,
     each_record: Annotated[bool, typer.Option("--each-record", help="Protect single records, not people.")] = False,
     to: Annotated[Path | None, typer.Option(help="Where to write the declaration; an existing file stays.")] = None,
+    plan: Plan = None,
 ) -> None:
     """Propose a declaration of a file, column by column, to edit. Reads the file here and sends nothing."""
     proposal = _proposal(file, label, person, each_record=each_record)
-    text = json.dumps(proposal.spec, indent=2, ensure_ascii=False)
+    text = json.dumps(with_plan(proposal.spec, plan), indent=2, ensure_ascii=False)
     if to is None:
         print(text)
     else:
@@ -103,11 +116,20 @@ def declare(
         Path | None, typer.Argument(help="JSON with `records`, `slots`, `classes`, `scale` or `ranges`.")
     ] = None,
     records: Annotated[int | None, typer.Option(min=1, help="A rounded number of records.")] = None,
+    plan: Annotated[
+        Declarable | None,
+        typer.Option(
+            help="Let a data set of the plan models mostly move. Any other plan: retire it while it is untouched, and "
+            "register it anew.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what it would say.")] = False,
 ) -> None:
-    """Declare records, slots, classes, scale or ranges anew. Jobs keep the version that they were priced with."""
+    """Declare records, slots, classes, scale, ranges or the plan anew. Jobs keep the version that they were priced
+    with."""
     asked = read_json(changes) if changes is not None else {}
     asked |= {"records": records} if records is not None else {}
+    asked |= {"plan": plan} if plan is not None else {}
     found = session.client.redeclare_dataset(dataset, asked | {"dry_run": dry_run})
     session.result(found, lambda: show_reading.redeclared(session.console, found))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any
 
 import dp_accounting
@@ -12,6 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import scrimp.dp_accounting
 import scrimp.opendp
+import scrimp.tumult
 from app.charges.schemas import CLAIM
 from app.db.engine import Database
 from core.privacy.claims import units_of
@@ -113,3 +115,27 @@ def test_opendp_s_discrete_gaussian_is_chargeable_on_a_new_data_set(api: Api, db
     assert client.charges.post(charge.id).status == "posted"
     event = dp_accounting.SelfComposedDpEvent(SAMPLED, 5)
     assert scrimp.dp_accounting.charge(client, dataset, event, attested="samples").status == "held"
+
+
+def test_a_measurement_of_tumult_core_states_its_claim() -> None:
+    """It needs other versions of numpy and pandas than the service: run where it is installed."""
+    noise = pytest.importorskip("tmlt.core.measurements.noise_mechanisms", reason="tmlt.core is not installed")
+    numbers = import_module("tmlt.core.domains.numpy_domains").NumpyIntegerDomain()
+    ages = import_module("tmlt.core.domains.pandas_domains").PandasSeriesDomain(numbers)
+    quantile = import_module("tmlt.core.measurements.pandas_measurements.series").NoisyQuantile
+    third = import_module("sympy").Rational(1, 3)
+
+    def claim(measure: str, **members: int) -> dict[str, Any]:
+        under = getattr(import_module("tmlt.core.measures"), measure)()
+        median = quantile(ages, under, quantile=0.5, lower=0, upper=100, epsilon=third)
+        return scrimp.tumult.claim_of(median, **members)
+
+    for found, exact in (
+        (claim("PureDP"), {"kind": "pure", "epsilon": 1 / 3}),
+        (claim("RhoZCDP"), {"kind": "zcdp", "rho": 1 / 72}),
+        (claim("RhoZCDP", records_per_unit=3), {"kind": "zcdp", "rho": 1 / 8}),
+    ):
+        assert found == pytest.approx(exact, rel=1e-12)
+    assert claim("PureDP")["epsilon"] >= 1 / 3, "rounded up"
+    with pytest.raises(ScrimpError, match="not of records"):
+        scrimp.tumult.claim_of(noise.AddGeometricNoise(3))

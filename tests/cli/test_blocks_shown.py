@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 
+from app.db.engine import Database
+from app.ledger import terms
+from app.ledger.signing_keys import public_key, publish, signing_key
+from app.ledger.transparency.checkpoints import sign_due
+from app.ledger.transparency.heads import Heads
+from app.settings import Settings
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, job_of, write_csv
 
@@ -31,3 +37,17 @@ def test_what_a_job_reads_is_on_each_view(cli: Cli) -> None:
     assert re.search(r"blocks +first \(2,000 declared records\)", shown)
     listed = cli("jobs", "list").output
     assert "2026-11 (300), first (2,000)" in listed and re.search(r"alone .* first \(2,000\)", listed), listed
+
+
+def test_the_statement_of_a_block_has_its_label(cli: Cli) -> None:
+    (block,) = [each["id"] for each in cli.json("blocks", "list", "growing") if each["label"] == "2026-11"]
+    settings = Settings(home=cli.folder / "home")
+    db, key = Database.of(settings), signing_key(settings)
+    publish(db, key)
+    sign_due(db, Heads.of(settings), key, lambda *_: None)  # what the relay does
+    terms.sign_due(db, key)
+    db.close()
+    to = str(cli.folder / "block.json")
+    stated = cli("ledger", "statement", block, "--to", to)
+    assert stated.exit_code == 0 and "Guarantee" in stated.output, stated.output
+    assert cli.bare("ledger", "statement", to, "--public-key", public_key(key)).exit_code == 0

@@ -141,6 +141,23 @@ def test_a_declaration_and_blocks_change_and_data_are_deleted(whole: Whole, sign
         assert session.get_one(Dataset, dataset).content_deleted_at is not None
 
 
+def test_models_mostly_becomes_mixed_from_the_page(whole: Whole, signed_in: SignedIn) -> None:
+    scene, _ids = whole
+    browser = signed_in("owner")
+    spec = dataset_spec(name="planned", **PEOPLE)
+    privacy = {name: value for name, value in spec["privacy"].items() if name != "filter"} | {"plan": "models mostly"}
+    files: Any = {"spec": (None, json.dumps(spec | {"privacy": privacy})), "file": ("people.csv", month(7000))}
+    headers = {"Authorization": f"Bearer {scene.owner.token}"}
+    made = browser.client.post("/v1/datasets", files=files, headers=headers)
+    assert made.status_code == 201, made.text
+    page = Page(browser, made.json()["id"])
+    assert 'name="mixed"' in page.text and "frees its name and content for another plan" in page.text
+    status, text = page.send("declaration", mixed="yes")
+    assert status == 200 and "Version 2 is declared" in text and 'name="mixed"' not in page.text
+    with scene.db.read() as session:
+        assert session.get_one(Dataset, made.json()["id"]).spec["privacy"]["plan"] == "mixed"
+
+
 def add_block(page: Page, label: str, content: bytes, records: int = 200) -> Any:
     spec = json.dumps({"label": label, "records": records})
     files: Any = {"spec": (None, spec), "file": ("month.csv", content)}

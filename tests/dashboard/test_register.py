@@ -3,6 +3,7 @@ own routes, and nothing is read from somebody who may not register."""
 
 from __future__ import annotations
 
+import html
 import json
 import random
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from app.db.clock import ClockName, in_seconds
 from app.db.models import Dataset, DatasetReading
 from app.web.examples import DATASET_SPECS
 from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.filters import BUYS
 from core.ids import new_id, now
 from scrimp.declare import propose, read_sheet
 from tests.dashboard.conftest import Browser, token_of
@@ -63,6 +65,36 @@ def test_classes_that_look_like_numbers_stay_texts() -> None:
 def test_every_member_of_a_declaration_but_the_file_s_place_is_in_one_section() -> None:
     members = [each for section in LAYOUT.sections.values() for each in section]
     assert sorted([*members, "path", "holdout_path", "upload", "holdout_upload"]) == sorted(DatasetSpec.model_fields)
+
+
+def test_a_plan_takes_the_place_of_the_filter_and_says_what_it_buys(whole: Whole, signed_in: SignedIn) -> None:
+    browser = signed_in("owner")
+    first = browser.get(PAGE)
+    assert all(buys in html.unescape(first.text) for buys in BUYS.values()), "before one is chosen"
+    spec = dataset_spec()
+    for plan, buys in BUYS.items():
+        chosen = spec | {"privacy": spec["privacy"] | {"plan": plan, "filter": "gdp"}}
+        sent = {"csrf": token_of(first), "source": "json", "json": json.dumps(chosen)}
+        page = browser.client.post(f"{PAGE}/draft", data=sent)
+        assert "The declaration is complete" in page.text and buys in html.unescape(page.text), page.text
+        text = html.unescape(page.text.split('id="json"')[1].split(">", 1)[1].split("</textarea>")[0])
+        assert json.loads(text)["privacy"].get("filter") is None and json.loads(text)["privacy"]["plan"] == plan
+
+
+@pytest.mark.browser
+def test_the_assistant_asks_for_the_plan(open_page: Callable[..., Any], whole: Whole, tmp_path: Path) -> None:
+    path = tmp_path / "stays.csv"
+    path.write_text(HOSPITAL)
+    page = with_file(open_page, whole, path)
+    page.get_by_label("Which column is predicted?").select_option("outcome")
+    page.get_by_label("Which jobs are expected?").select_option("mixed")
+    page.locator("#assistant").get_by_text(BUYS["mixed"]).wait_for()
+    for plan in ("mixed", ""):
+        page.get_by_label("Which jobs are expected?").select_option(plan)
+        page.get_by_role("button", name="Use these rows").click()
+        page.get_by_text("The declaration is complete").wait_for()
+        privacy = declared(page)["privacy"]
+        assert (privacy.get("plan", ""), privacy.get("filter")) == (plan, None if plan else "gdp")
 
 
 FILES = {

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from core.contracts import filters
 from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.filters import BUYS, filter_of_plan
 from scrimp.cli import app
-from scrimp.declare import Proposal, UnknownColumnError, UnreadableFileError, propose, read_sheet
+from scrimp.declare import PLANS, Proposal, UnknownColumnError, UnreadableFileError, propose, read_sheet, with_plan
 from tests.datasets.conftest import CSV, Api
 from tests.formats.files import number_rows, write
 
@@ -210,3 +212,25 @@ def test_a_day_that_python_lacks_is_named(tmp_path: Path, ending: str) -> None:
     with pytest.raises(UnreadableFileError, match="row 2 of column `until`"):
         read_sheet(path)
     assert "row 2 of column `until`" in CliRunner().invoke(app, ["datasets", "init", str(path)]).output
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_plan_takes_the_place_of_the_filter(tmp_path: Path, plan: str) -> None:
+    path = tmp_path / "stays.csv"
+    path.write_text(HOSPITAL)
+    to = tmp_path / "stays.json"
+    words = ["datasets", "init", str(path), "--label", "outcome", "--plan", plan, "--to", str(to)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    privacy = DatasetSpec.model_validate_json(to.read_text()).privacy
+    assert (privacy.plan, privacy.filter) == (plan, filter_of_plan(plan))
+    assert CliRunner().invoke(app, [*words, "--plan", "all"]).exit_code == 2
+
+
+def test_a_plan_is_said_in_one_way_everywhere() -> None:
+    """The client imports nothing of the service."""
+    assert PLANS == BUYS and list(PLANS) == list(filters.PLANS)
+    assert with_plan({"name": "a"}, None) == {"name": "a"}
+    assert with_plan({"privacy": {"filter": "gdp", "records": 1}}, "mixed") == {
+        "privacy": {"records": 1, "plan": "mixed"}
+    }

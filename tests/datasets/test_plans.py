@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sqlalchemy import select
 from app.charges import service
 from app.charges.claims import amounts
 from app.db.models import Account, Dataset, Job
-from app.ledger import blocks, terms
+from app.ledger import accounts, behind, blocks, budgets, terms
 from app.ledger.blocks import ledgers_of
 from app.ledger.certificates import issue
 from app.ledger.evidence import of as evidence_of
@@ -25,6 +26,7 @@ from app.ledger.transparency.heads import Head, Heads
 from app.ledger.transparency.notes import Checkpoint
 from app.ledger.verify import verify
 from app.lifecycle.settle import settle, settlement_of
+from core.errors import BudgetError
 from core.privacy.filters import GdpFilter, RdpFilter, filter_of
 from scrimp import statement as reader
 from scrimp.statement import NotProven, Statement, checked
@@ -214,6 +216,89 @@ def test_cap_and_budgets_go_along(api: Api) -> None:
     assert shown(api, first)["cap"] == shown(api, first)["cap"] | {"value": 5.0, "delta": 1e-5}
 
 
+def test_what_a_budget_spent_and_holds_goes_along(api: Api, tmp_path: Path) -> None:
+    """Decision 62: else a team would have its budget once under each filter."""
+    first, key = planned(api), api.key_ids["owner"]
+    path = f"/v1/datasets/{first}/budgets/{key}"
+    assert api.client.put(path, json={"epsilon": 3.0}, headers=api.headers("owner")).status_code in (200, 201)
+    spend(api, first, HALF, "one")
+    assert charge(api, first, HALF, "two").status_code == 201  # held
+    with api.db.read() as session:
+        (own,) = budgets.all_of(session, first)
+    assert own.train_spent > 0 and own.train_held > 0
+    spend(api, first, ZCDP, "three")
+    _, second = ledgers(api, first)
+    to = RdpFilter(account(api, second).order or 0.0)
+    both = GdpFilter().carried(own.train_spent + own.train_held, to)
+    (item,) = api.get(f"/v1/datasets/{first}/budgets").json()["items"]
+    spent = item["accounts"]["train"]["spent"]
+    assert spent == account(api, second).train_spent > (both or 0) > 0
+    with api.db.read() as session:
+        assert all(verify(session, each).valid for each in (first, second))
+    document = statement(api, first)
+    (within,) = proven(document).ledgers[1].within.values()
+    assert within["train"] == spent
+    again = api.client.put(path, json={"epsilon": 0.1}, headers=api.headers("owner") | {"If-Match": "*"})
+    assert again.status_code in (409, 422), "it never goes below what it has spent"
+
+
+@pytest.mark.parametrize("epsilon", [1.5, 2.0], ids=["no units under rdp", "fewer"])
+def test_a_budget_that_spent_more_than_it_has_after_the_move_is_used_up(api: Api, epsilon: float) -> None:
+    first, key = planned(api), api.key_ids["owner"]
+    path = f"/v1/datasets/{first}/budgets/{key}"
+    assert api.client.put(path, json={"epsilon": epsilon}, headers=api.headers("owner")).status_code in (200, 201)
+    with api.db.read() as session:
+        (sub,) = budgets.all_of(session, first)
+    spend(api, first, {"kind": "gdp", "mu": math.sqrt(sub.train_budget * 0.999e-12)}, "one")
+    moved = charge(api, first, ZCDP, "two")
+    assert moved.status_code == 409 and moved.json()["type"] == "/problems/budget-exceeded", moved.text
+    _, second = ledgers(api, first)
+    with api.db.read() as session:
+        (copy,) = budgets.all_of(session, second)
+        assert copy.train_spent == copy.train_budget and verify(session, second).valid
+        assert account(api, second).train_spent > copy.train_spent
+
+
+def test_a_closed_ledger_says_why_and_a_refused_move_says_what_would_do(api: Api) -> None:
+    first = planned(api)
+    large = charge(api, first, {"kind": "zcdp", "rho": 5.0}, "large").json()["detail"]
+    assert f"% of the training account of {first}" in large and "The ledger stays as it is" in large
+    spend(api, first, ZCDP)
+    _, second = ledgers(api, first)
+    with pytest.raises(BudgetError, match="Ask once more") as refusal, api.db.write() as session:
+        accounts.hold(session, dataset_id=first, job_id="job_late", train=1, holdout=0, actor="a")
+    assert first in str(refusal.value) and second in str(refusal.value) and "joined" not in str(refusal.value)
+    other = planned(api, file=OTHER, name="another")
+    exhaust(api, other)
+    refused = charge(api, other, ZCDP, "full").json()["detail"]
+    assert f"% of the training account of {other}" in refused and "raise the cap to about ε = " in refused
+    least = float(refused.split("about ε = ")[1].split(",")[0])
+    path = f"/v1/datasets/{other}/ledger/cap"
+    raised = post(api, path, {"epsilon": least * 1.00001, "reason": "agreed"}, **{"If-Match": "*"})
+    assert raised.status_code == 200, raised.text
+    assert charge(api, other, ZCDP, "again").status_code == 201, "what was said would do"
+
+
+def test_nothing_is_declared_or_appended_while_the_second_ledger_is_behind(api: Api) -> None:
+    first = planned(api)
+    spend(api, first, ZCDP)
+    _, second = ledgers(api, first)
+    behind.record(api.db, Heads.of(api.settings), second)
+    with unprotected(api.db) as session:
+        roll_back(session, second, 1)
+    declared_anew = post(api, f"/v1/datasets/{first}/declarations", {"records": 70})
+    appended = append(api, first, rows(range(60, 160)), "two", 100)
+    for refused in (declared_anew, appended):
+        assert refused.status_code == 409 and refused.json()["type"] == "/problems/ledger-behind", refused.text
+
+
+def test_a_ledger_with_a_plan_is_joined_to_no_other(api: Api) -> None:
+    pair = [planned(api), planned(api, file=OTHER, name="another")]
+    body = {"into": pair[1], "reason": "the same"}
+    refused = api.client.post(f"/v1/datasets/{pair[0]}/ledger/join", json=body, headers=api.headers("admin"))
+    assert refused.status_code == 409 and "retire it instead" in refused.json()["detail"], refused.text
+
+
 def test_all_blocks_move_and_later_ones_are_there_already(api: Api) -> None:
     first = planned(api)
     two = append(api, first, rows(range(60, 160)), "two", 100).json()["id"]
@@ -318,6 +403,31 @@ def test_both_verifiers_read_what_moved(api: Api, tmp_path: Path) -> None:
         assert "less was carried to a ledger than the one before it had spent" in text
     later = document | {"version": 5}
     assert all("of an unknown version" in text for text in by_both(later, tmp_path / "later"))
+
+
+@needs_node
+def test_the_statement_of_one_block_alone_has_what_it_moved_to(api: Api, tmp_path: Path) -> None:
+    first = planned(api)
+    two = append(api, first, rows(range(60, 160)), "two", 100).json()["id"]
+    spend(api, first, HALF, "one")
+    assert by_both(statement(api, two), tmp_path / "early") == ("", "")
+    spend(api, first, ZCDP, "two")
+    document, (_, second) = statement(api, two), ledgers(api, two)
+    assert [(each["id"], each["label"]) for each in document["ledgers"]] == [
+        (two, "two"),
+        (second, "two, any mechanism"),
+    ]
+    assert by_both(document, tmp_path / "alone") == ("", "")
+    assert by_both(statement(api, second), tmp_path / "second") == ("", "")
+    whole = {each["id"]: each for each in statement(api, first)["ledgers"]}
+    for shown in ([two], [two, ledgers(api, first)[1]], [two, second, first]):
+        for text in by_both(document | {"ledgers": [whole[each] for each in shown]}, tmp_path / "hidden"):
+            assert text, "too few or too many ledgers"
+    assert shown_ledgers(api, two) == [two, second]
+
+
+def shown_ledgers(api: Api, dataset: str) -> list[str]:
+    return [each["id"] for each in shown(api, dataset)["blocks"]]
 
 
 def test_a_statement_with_too_little_carried_is_refused(api: Api) -> None:

@@ -7,14 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, text, update
+from sqlalchemy import delete, event, func, select, text, update
 
+from app.audit import record as audit
+from app.audit.chain import seal
 from app.db.engine import Database
-from app.db.models import Job, JobTag
+from app.db.models import AuditEntry, AuditHead, Job, JobTag
 from app.jobs import counts, labels, repository
 from app.keys.service import Caller
 from app.lifecycle.states import FINISHED
 from core.ids import now
+from tests.chaos.tamper import unprotected
 from tests.conftest import BACKINGS
 from tests.ledger.support import add_job, add_owner, open_ledger
 
@@ -120,6 +123,40 @@ def test_counts_read_no_job_that_ended_long_ago(db: Database, dataset: str) -> N
         counts.jobs_by_status(db, session, None)
     statements = [each for each in statements if "count(" in each[0]]
     assert len(statements) == 2 and all("finished_at" in each[0] for each in statements)
+
+
+def test_counts_begin_anew_when_a_backup_was_restored_under_the_process(db: Database, dataset: str) -> None:
+    """Of what was counted, the backup may lack a part: the last audit entry that was sealed then is not there."""
+
+    def failed() -> str:
+        with db.write() as session:
+            job = add_job(session, dataset)
+            session.get_one(Job, job).status, ended = "failed", now() - timedelta(days=3)
+            session.get_one(Job, job).finished_at = ended
+            audit.record(session, "job.failed", job, because="its own error")
+        seal(db)
+        return job
+
+    def counted() -> tuple[dict[str, int], dict[str, int]]:
+        with db.read() as session:
+            return counts.jobs_by_status(db, session, None, dataset), counts.failures_by_cause(db, session)
+
+    failed()
+    counts._KEPT.pop(db, None)
+    before = counted()
+    with db.read() as session:
+        head = session.execute(select(AuditHead.seq, AuditHead.hash)).one()
+    lost = failed()
+    counts._KEPT.pop(db, None)
+    assert counted() != before
+    with unprotected(db) as session:  # the backup: neither the job nor what was sealed since
+        session.execute(delete(AuditEntry).where(AuditEntry.target == lost))
+        session.execute(delete(JobTag).where(JobTag.job_id == lost))
+        session.execute(delete(Job).where(Job.id == lost))
+        session.execute(update(AuditHead).values(seq=head.seq, hash=head.hash))
+    assert counted() == before
+    failed()
+    assert counted()[1] != before[1], "and goes on from there"
 
 
 def test_a_page_counts_the_newest_jobs_that_a_search_finds(

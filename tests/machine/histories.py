@@ -13,7 +13,7 @@ from pathlib import Path
 from app.settings import Settings
 from tests import servers
 from tests.machine.machine import Divergence, Machine
-from tests.machine.service import ServiceMachine
+from tests.machine.service import MovingMachine, ServiceMachine
 from tests.machine.world import World, moved_clocks
 
 OPERATIONS = 200  # of one history
@@ -59,8 +59,9 @@ class Home:
                     servers.drop_database(self.server, url)
 
 
-def run(home: Home, seed: int, number: int, operations: int = OPERATIONS, of: type[Machine] = ServiceMachine) -> Result:
-    """One history; a divergence is in the result."""
+def run(home: Home, seed: int, number: int, operations: int = OPERATIONS, of: type[Machine] | None = None) -> Result:
+    """One history; a divergence is in the result. Every second one is of a data set whose ledgers may move."""
+    of = of or (ServiceMachine if number % 2 else MovingMachine)
     result = Result(number, "sqlite" if home.server is None else "postgres")
     with moved_clocks(), home.world() as world:
         machine = of(world, seed, number)

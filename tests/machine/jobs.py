@@ -32,11 +32,12 @@ STEPS = 10
 
 
 @cache
-def parts_of(mechanism: str) -> tuple[int, ...]:
+def parts_of(mechanism: str, order: int | None) -> tuple[int, ...]:
     """What 0, 1, … all but one of a job's steps cost without its scores, as the accountants say."""
     of = MechanismConfig.model_validate_json(mechanism)
     started = (of.started(of.training.started(steps, 1), []) for steps in range(1, STEPS))
-    return (0, *(filter_for("gdp", None).charge(each, "train") for each in started))
+    enforced = filter_for("gdp" if order is None else "rdp", order)
+    return (0, *(enforced.charge(each, "train") for each in started))
 
 
 @dataclass
@@ -80,14 +81,14 @@ class Jobs(Machine):
             return
         job_id = found.result.id
         hold = state.hold(asked, key, amounts)
-        state.jobs[job_id] = model.Job(hold, key, self.parts(job_id, amounts[0]), amounts[1] > 0, once)
+        state.jobs[job_id] = model.Job(hold, key, self.parts(job_id, amounts[0], hold), amounts[1] > 0, once)
         self.check_held(job_id, hold)
 
     def ledgers_of(self, answer: Outcome, key: str, spec: JobSpec) -> list[str] | None:
         """The ledgers that a request is priced on; None if the request must be refused, as it was."""
         state, named = self.state, spec.blocks
-        labels = {of.label: ledger for ledger, of in state.ledgers.items() if not of.closed}
-        if not labels and (len(state.ledgers) > 1 or state.retired):
+        labels = {state.ledgers[of.of].label: ledger for ledger, of in state.ledgers.items() if not of.closed}
+        if not labels and (len(state.blocks()) > 1 or state.retired):
             self.agree(answer, "content-deleted")
             return None
         if not labels:
@@ -95,7 +96,7 @@ class Jobs(Machine):
         if named != "all" and not set(named) <= labels.keys():
             self.agree(answer, "invalid-request")
             return None
-        if named != "all" or len(state.ledgers) == 1:
+        if named != "all" or len(state.blocks()) == 1:
             return state.open_ones() if named == "all" else sorted(labels[label] for label in named)
         able = [each for each in state.open_ones() if model.covers(state.left(each, key), self.priced())]
         return able or [max(state.open_ones(), key=lambda each: (*state.left(each, key), each))]
@@ -115,8 +116,8 @@ class Jobs(Machine):
         }
         if self.draw.random() < 0.5:
             changes["evaluation"] = None
-        if len(state.ledgers) > 1 and self.draw.random() < 0.6:
-            labels = [each.label for each in state.ledgers.values()]
+        if len(state.blocks()) > 1 and self.draw.random() < 0.6:
+            labels = [each.label for each in state.blocks().values()]
             changes["blocks"] = self.draw.sample(labels, self.draw.randint(1, len(labels)))
         return JobSpec.model_validate(job_spec(state.first, **changes))
 
@@ -124,10 +125,11 @@ class Jobs(Machine):
         charge = self.world.prices.last.charge
         return charge.train, charge.holdout
 
-    def parts(self, job_id: str, whole: int) -> tuple[int, ...]:
+    def parts(self, job_id: str, whole: int, hold: model.Hold) -> tuple[int, ...]:
         """What each number of steps costs: in proportion, up to the rounding of floating point."""
         with self.db.read() as session:
-            found = (*parts_of(json.dumps(session.get_one(Job, job_id).mechanism)), whole)
+            order = self.state.ledgers[next(iter(hold.payers))].order
+            found = (*parts_of(json.dumps(session.get_one(Job, job_id).mechanism), order), whole)
         if any(abs(part - whole * steps / STEPS) > 2 + whole * 1e-9 for steps, part in enumerate(found)):
             raise Divergence(f"parts of a job that costs {whole} cost {found}")
         return found
@@ -215,13 +217,13 @@ class Jobs(Machine):
         if sorted(begun.reads) != sorted(job.hold.payers):
             raise Divergence(f"it reads {begun.reads}, and its hold is on {sorted(job.hold.payers)}")
         for each in begun.reads:
-            is_behind = self.is_behind(each)
+            is_behind = self.unrecordable(each)
             found = self.call("record", lambda each=each: behind.record(self.db, self.world.heads, each))
+            self.note_heads(each)
             if not self.agree(found, "worker-lost" if is_behind else None):
                 made.log.gone("lost")
                 self.state.give_back(job, "lost")
                 return
-            self.note_heads(each)
         self.live.append(made)
 
     def holds(self, made: Attempt) -> bool:

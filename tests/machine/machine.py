@@ -17,10 +17,11 @@ from sqlalchemy import select
 from app.db.models import Account, Charge, Job, SubAccount
 from app.keys.service import Caller
 from app.ledger.verify import verify
+from core.contracts.filters import Plan, delta_of_each
 from core.errors import ServiceError
 from tests.machine import model
 from tests.machine.model import State
-from tests.machine.world import World, said, units
+from tests.machine.world import DELTA, World, said, units
 
 CAP = 3.0
 
@@ -49,6 +50,7 @@ class Machine:
     """One history. Subclasses have the operations; `WEIGHTS` says how often each is drawn."""
 
     WEIGHTS: ClassVar[dict[str, int]] = {}
+    PLAN: ClassVar[Plan | None] = None
 
     def __init__(self, world: World, seed: int, number: int) -> None:
         self.world, self.draw, self.number = world, random.Random(f"{seed}:{number}"), number
@@ -59,7 +61,7 @@ class Machine:
         self.recorded: dict[str, model.Head] = {}  # not in backups
         self.saved: tuple[str, State] | None = None
         self.seen: dict[str, int] = {}  # how many entries of each ledger were verified
-        world.register(self.state.first, CAP)
+        world.register(self.state.first, CAP, self.PLAN)
         self.open_ledger(self.state.first, "first", CAP)
 
     @property
@@ -101,17 +103,32 @@ class Machine:
         return self.draw.choice(found) if found else None
 
     def open_ledger(self, dataset_id: str, label: str, cap: float) -> None:
-        self.state.ledgers[dataset_id] = model.Ledger(label, cap, model.Part((units(cap), units(cap))))
+        budget = self.units(cap)
+        self.state.ledgers[dataset_id] = model.Ledger(label, cap, model.Part((budget, budget)), dataset_id)
         self.state.write(dataset_id)
+
+    def units(self, epsilon: float, order: int | None = None) -> int:
+        """What an ε is worth under `gdp`, or `rdp` of an order; 0 if it has no units there."""
+        return units(epsilon, order, delta_of_each(self.PLAN, DELTA))
+
+    def worth(self, ledger: str, epsilon: float) -> int:
+        return self.units(epsilon, self.state.ledgers[ledger].order)
 
     def is_behind(self, *ledgers: str) -> bool:
         return any(self.state.is_behind(each, self.recorded.get(each)) for each in ledgers)
 
     def note_heads(self, *ledgers: str) -> None:
-        """The heads of these ledgers are recorded, those that are behind excepted."""
+        """The heads of these ledgers are recorded, those that are behind excepted; after one that another ledger moved
+        to, that other's."""
         for each in ledgers:
             if not self.is_behind(each):
                 self.recorded[each] = self.state.head(each)
+                if (block := self.state.ledgers[each].of) != each:
+                    self.note_heads(block)
+
+    def unrecordable(self, *ledgers: str) -> bool:
+        """True if one of these heads cannot be recorded, or that of a ledger that moved to it."""
+        return self.is_behind(*ledgers, *(self.state.ledgers[each].of for each in ledgers))
 
     # What must hold after each operation.
 

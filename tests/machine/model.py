@@ -7,7 +7,9 @@ Prices are given to it: what a job costs is the accountants' business.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 Pair = tuple[int, int]  # of (train, holdout)
 ZERO: Pair = (0, 0)
@@ -53,6 +55,9 @@ class Ledger:
     label: str
     cap: float
     own: Part
+    of: str  # the block whose records it is of: its own id, or that of the ledger that moved to it
+    order: int | None = None  # of an `rdp` filter
+    moved_to: str | None = None
     chain: list[int] = field(default_factory=list)
     closed: bool = False
     budgets: dict[str, Part] = field(default_factory=dict)
@@ -89,7 +94,7 @@ class Charge:
     hold: Hold
     key: str
     once: str
-    mu: float
+    claim: dict[str, Any]
     account: str
     status: str = "held"
 
@@ -111,6 +116,13 @@ class Head:
     taken: Pair
     cap: float
     closed: bool
+    moved_to: str | None
+
+
+def carried(amounts: Pair, order: int) -> Pair:
+    """What an amount of μ² (1e-12) is in units of `rdp` (1e-9): α/2 of it, rounded up."""
+    train, holdout = (-(-order * amount // 2000) for amount in amounts)
+    return train, holdout
 
 
 class State:
@@ -128,6 +140,30 @@ class State:
     def write(self, ledger: str, entries: int = 1) -> None:
         """Appends entries to a ledger's chain."""
         self.ledgers[ledger].chain += [next(self.numbers) for _ in range(entries)]
+
+    def blocks(self) -> dict[str, Ledger]:
+        """The ledgers that blocks begin with."""
+        return {each: of for each, of in self.ledgers.items() if of.of == each}
+
+    def ledgers_of(self, block: str) -> list[str]:
+        return [block, *(each for each, of in self.ledgers.items() if of.of == block != each)]
+
+    def move(self, block: str, to: str, order: int, worth: Callable[[float], int]) -> None:
+        """Carries all that a ledger spent and holds to another one, with its budgets.
+
+        Args:
+            worth: the units of an ε under the other filter; 0: it has none.
+        """
+        first = self.ledgers[block]
+        budget, amounts = worth(first.cap), carried(first.own.taken, order)
+        made = Ledger(f"{first.label}, any mechanism", first.cap, Part((budget, budget), amounts), block, order)
+        for name, part in first.budgets.items():
+            units, spent = worth(self.budgets[name].epsilon), carried(part.taken, order)
+            made.budgets[name] = Part((units, units), (min(units, spent[0]), min(units, spent[1])))
+        self.ledgers[to] = made
+        self.write(to, 3 if amounts != ZERO else 1)
+        first.closed, first.moved_to = True, to
+        self.write(block)
 
     def open_ones(self) -> list[str]:
         return [each for each in sorted(self.ledgers) if not self.ledgers[each].closed]
@@ -206,7 +242,7 @@ class State:
 
     def head(self, ledger: str) -> Head:
         of = self.ledgers[ledger]
-        return Head(len(of.chain), of.chain[-1], of.own.taken, of.cap, of.closed)
+        return Head(len(of.chain), of.chain[-1], of.own.taken, of.cap, of.closed, of.moved_to)
 
     def is_behind(self, ledger: str, recorded: Head | None) -> bool:
         """True if a ledger lacks its recorded entry."""

@@ -12,20 +12,25 @@ from app.charges import service as charges
 from app.charges.schemas import ChargeRequest
 from app.db.models import SubAccount
 from app.ledger import behind
+from app.ledger.blocks import ledgers_of
 from app.ledger.schemas import CapChange
 from app.lifecycle import restore
 from app.retention.retire import retire_block
 from app.storage import objects
 from core.privacy.prices import Units
 from tests.machine import model
-from tests.machine.machine import Divergence, Machine, caller
+from tests.machine.machine import Divergence, Machine, Outcome, caller
 from tests.machine.model import BEHIND, BUDGET, CLOSED, ZERO, Pair
-from tests.machine.world import KEYS, OWNER, units
+from tests.machine.world import KEYS, ORDER, OWNER
 
 CAPS = (1.0, 2.0, 3.0, 4.0)
 NAMES = ("one", "two")
 MOST_BLOCKS = 3
 WHY = "a test"
+
+
+def on(account: str, amount: int) -> Pair:
+    return (amount if account != "holdout" else 0, amount if account != "train" else 0)
 
 
 class Owners(Machine):
@@ -44,8 +49,8 @@ class Owners(Machine):
             return
         charge = self.state.charges[charge_id]
         is_held = charge.status == "held"
-        cannot_record = is_held and self.is_behind(*charge.hold.payers)
-        found = self.call("charge again", lambda: self.reserved(charge.key, charge.once, charge.mu, charge.account))
+        cannot_record = is_held and self.unrecordable(*charge.hold.payers)
+        found = self.call("charge again", lambda: self.reserved(charge.key, charge.once, charge.claim, charge.account))
         if self.agree(found, CLOSED if not is_held else "head-pending" if cannot_record else None):
             if found.result[1] or found.result[0].id != charge_id:
                 raise Divergence("the same request made another charge")
@@ -55,37 +60,87 @@ class Owners(Machine):
 
     def note_until_behind(self, hold: model.Hold) -> None:
         for each in hold.payers:
-            if self.is_behind(each):
-                return
             self.note_heads(each)
+            if self.unrecordable(each):
+                return
 
-    def reserved(self, key: str, once: str, mu: float, account: str) -> Any:
-        claim = {"kind": "gdp", "mu": mu}
+    def reserved(self, key: str, once: str, claim: dict[str, Any], account: str) -> Any:
         asked = {"dataset": self.state.first, "account": account, "mechanism": claim, "unit": "example"}
         request = ChargeRequest.model_validate(asked | {"attested": WHY})
         prices: Any = self.world.prices
         return charges.reserve(self.db, self.world.heads, prices, caller(key), request, once)
 
     def reserve_as(self, key: str, once: str, mu: float, account: str) -> None:
-        found = self.call("charge", lambda: self.reserved(key, once, mu, account))
-        state = self.state
-        if self.is_behind(*state.ledgers):
+        """A Gaussian mechanism, which both filters count."""
+        claim = {"kind": "gdp", "mu": mu}
+        found = self.call("charge", lambda: self.reserved(key, once, claim, account))
+        if self.is_behind(*self.state.ledgers):
             self.agree(found, BEHIND)
             return
-        amount = -(-(round(mu * 1000) ** 2) * 10**6 // 1) + 1  # μ² in units of 1e-12, and one for the rounding
-        amounts = (amount if account != "holdout" else 0, amount if account != "train" else 0)
+        square = round(mu * 1000) ** 2  # in units of 1e-6
+        order = self.state.lead().order
+        amount = square * 10**6 if order is None else order * square * 1000 // 2
+        self.charged(found, once, key, claim, account, amount + 1)
+
+    def charged(self, found: Outcome, once: str, key: str, claim: dict[str, Any], account: str, amount: int) -> None:
+        """Compares what came of a claim on the ledgers that are open, or have moved for it.
+
+        Args:
+            amount: what it costs, with one unit for the rounding.
+        """
+        state = self.state
+        amounts = on(account, amount)
         if found.error is None:
             charge, _ = found.result
             if not model.covers(amounts, (charge.train, charge.holdout)):
-                raise Divergence(f"μ = {mu} was charged as {(charge.train, charge.holdout)}")
+                raise Divergence(f"{claim} was charged as {(charge.train, charge.holdout)}")
             amounts = (charge.train, charge.holdout)
         ledgers = state.open_ones() or [state.first]
         refuses = state.refuses(ledgers, key, amounts)
         if not self.agree(found, BUDGET if refuses else None):
             return
         hold = state.hold(ledgers, key, amounts)
-        state.charges[found.result[0].id] = model.Charge(hold, key, once, mu, account)
+        state.charges[found.result[0].id] = model.Charge(hold, key, once, claim, account)
         self.note_heads(*ledgers)
+
+    def reserve_any(self) -> None:
+        """A mechanism that `gdp` cannot count: all open blocks move before it is held."""
+        key, once = self.draw.choice(KEYS), f"charge-{next(self.numbers)}"
+        rho, account = self.draw.choice((0.001, 0.01, 0.05)), self.draw.choice(("train", "holdout", "both"))
+        claim, state = {"kind": "zcdp", "rho": rho}, self.state
+        found = self.call("any charge", lambda: self.reserved(key, once, claim, account))
+        if self.is_behind(*state.ledgers):
+            self.agree(found, BEHIND)
+            return
+        amount = ORDER * round(rho * 10**9) + 1
+        there = [each for each in state.open_ones() if state.ledgers[each].order is None]
+        if there:
+            if not self.may_move(there, on(account, amount)):
+                self.agree(found, CLOSED)
+                return
+            self.did["move"] += 1
+            for each in there:
+                self.moved(each)
+        self.charged(found, once, key, claim, account, amount)
+
+    def may_move(self, ledgers: list[str], amounts: Pair) -> bool:
+        """True if a claim fits on one of these ledgers once they have moved, and what was spent fits on each."""
+        left = []
+        for each in ledgers:
+            of = self.state.ledgers[each]
+            budget = self.units(of.cap, ORDER)
+            left.append(model.minus((budget, budget), model.carried(of.own.taken, ORDER)))
+        fits = any(model.covers((max(0, each[0]), max(0, each[1])), amounts) for each in left)
+        return fits and all(model.covers(each, ZERO) for each in left)
+
+    def moved(self, block: str, to: str | None = None) -> None:
+        """Moves a ledger in the model as well: to the one that the service made."""
+        with self.db.read() as session:
+            _, made = ledgers_of(session, block)
+        if to not in (None, made):
+            raise Divergence(f"{block} moved to {made}, and not to {to}")
+        self.state.move(block, made, ORDER, lambda epsilon: self.units(epsilon, ORDER))
+        self.note_heads(made)
 
     def settle_charge(self) -> None:
         """Posts or voids a charge, perhaps not for the first time."""
@@ -125,22 +180,22 @@ class Owners(Machine):
         state = self.state
         if state.lead().closed:
             return CLOSED
-        lead = state.lead()
-        if units(epsilon) > lead.own.budget[0]:
+        lead = state.lead_id()
+        if not 0 < self.worth(lead, epsilon) <= state.ledgers[lead].own.budget[0]:
             return "invalid-request"
         if self.too_low(lead, name, epsilon):
             return "budget-too-low"
         if any(keys & each.keys for other, each in state.budgets.items() if other != name):
             return CLOSED
-        others = [state.ledgers[each] for each in state.open_ones()]
-        return "budget-too-low" if any(self.too_low(of, name, epsilon) for of in others) else None
+        return "budget-too-low" if any(self.too_low(each, name, epsilon) for each in state.open_ones()) else None
 
-    def too_low(self, of: model.Ledger, name: str, epsilon: float) -> bool:
-        return name in of.budgets and max(of.budgets[name].taken) > units(epsilon)
+    def too_low(self, ledger: str, name: str, epsilon: float) -> bool:
+        of = self.state.ledgers[ledger]
+        return name in of.budgets and max(of.budgets[name].taken) > self.worth(ledger, epsilon)
 
     def give(self, ledger: str, name: str, epsilon: float) -> None:
         part = self.state.ledgers[ledger].budgets.setdefault(name, model.Part(ZERO))
-        part.budget = (units(epsilon), units(epsilon))
+        part.budget = (self.worth(ledger, epsilon), self.worth(ledger, epsilon))
 
     def spread(self, name: str) -> None:
         for each in self.state.open_ones():
@@ -170,40 +225,46 @@ class Owners(Machine):
         if self.is_behind(*state.ledgers):
             self.agree(found, BEHIND)
             return
-        taken = [max(state.ledgers[each].own.taken) for each in state.open_ones()]
-        refused = CLOSED if not taken else "cap-too-low" if max(taken) > units(epsilon) else None
-        if self.agree(found, refused):
-            for each in state.open_ones():
-                of = state.ledgers[each]
-                of.cap, of.own.budget = epsilon, (units(epsilon), units(epsilon))
-                state.write(each)
+        there = state.open_ones()
+        low = any(max(state.ledgers[each].own.taken) > self.worth(each, epsilon) for each in there)
+        if self.agree(found, CLOSED if not there else "cap-too-low" if low else None):
+            for each in there:
+                self.set_cap(each, epsilon)
+
+    def set_cap(self, ledger: str, epsilon: float) -> None:
+        of, budget = self.state.ledgers[ledger], self.worth(ledger, epsilon)
+        of.cap, of.own.budget = epsilon, (budget, budget)
+        self.state.write(ledger)
 
     def append(self) -> None:
         state = self.state
-        if len(state.ledgers) >= MOST_BLOCKS:
+        if len(state.blocks()) >= MOST_BLOCKS:
             return
         number = next(self.numbers)
         block_id, label = f"ds_{self.number}_{number}", f"b{number}"
         found = self.call("append", lambda: self.world.append(state.first, block_id, label))
         lost = self.is_behind(*state.ledgers) or bool(self.recorded.keys() - state.ledgers.keys())
         if self.agree(found, CLOSED if state.retired else BEHIND if lost else None):
+            has_moved = any(of.order is not None for of in state.ledgers.values())
             self.open_ledger(block_id, label, state.lead().cap)
+            if has_moved:
+                self.moved(block_id)
             for name, each in state.budgets.items():
-                self.give(block_id, name, each.epsilon)
+                self.give(state.ledgers_of(block_id)[-1], name, each.epsilon)
 
     def retire(self) -> None:
         state = self.state
-        ledger = self.pick(state.ledgers)
-        of = state.ledgers[ledger]
-        settings = self.world.settings
-        found = self.call("retire", lambda: retire_block(self.db, settings, OWNER, state.first, of.label))
-        if len(state.ledgers) == 1:
+        block = self.pick(state.blocks())
+        ledgers, label = state.ledgers_of(block), state.ledgers[block].label
+        settings, of = self.world.settings, state.ledgers[ledgers[-1]]
+        found = self.call("retire", lambda: retire_block(self.db, settings, OWNER, state.first, label))
+        if len(state.blocks()) == 1:
             self.agree(found, CLOSED)
-        elif self.agree(found, BEHIND if self.is_behind(ledger) else None):
+        elif self.agree(found, BEHIND if self.is_behind(*ledgers) else None):
             if not of.closed:
                 of.closed = True
-                state.write(ledger)
-            self.note_heads(ledger)
+                state.write(ledgers[-1])
+            self.note_heads(*ledgers)
 
     # What is recorded outside, and backups.
 
@@ -211,8 +272,8 @@ class Owners(Machine):
         """The relay records a head."""
         ledger = self.pick(self.state.ledgers)
         found = self.call("record", lambda: behind.record(self.db, self.world.heads, ledger))
-        if self.agree(found, "worker-lost" if self.is_behind(ledger) else None):
-            self.note_heads(ledger)
+        self.agree(found, "worker-lost" if self.unrecordable(ledger) else None)
+        self.note_heads(ledger)
 
     def backup(self) -> None:
         self.call("backup", lambda: None)
@@ -230,9 +291,7 @@ class Owners(Machine):
     def restore(self) -> None:
         """The owner posts what was forgotten, of each ledger that is behind."""
         heads, store = self.world.heads, objects.of(self.world.settings)
-        for gap in restore.gaps(self.db, heads, store):
-            if gap.name is None:  # a block that the database does not know: only a newer backup has it
-                continue
+        while gap := next((each for each in restore.gaps(self.db, heads, store) if each.name is not None), None):
             found = self.call("restore", lambda gap=gap: restore.post(self.db, heads, store, gap.dataset_id, "lost"))
             if not self.is_behind(gap.dataset_id):
                 raise Divergence(f"{gap.dataset_id} is said to be behind: {gap.problem}")
@@ -265,15 +324,17 @@ class Owners(Machine):
     def post_missing(self, ledger: str, recorded: model.Head) -> Pair:
         state, of = self.state, self.state.ledgers[ledger]
         if recorded.cap > of.cap:
-            of.cap, of.own.budget = recorded.cap, (units(recorded.cap), units(recorded.cap))
-            state.write(ledger)
+            self.set_cap(ledger, recorded.cap)
         short = model.minus(recorded.taken, of.own.spent)
         lacks = (max(0, short[0]), max(0, short[1]))
         if lacks != ZERO:
             of.own.spent = model.plus(of.own.spent, lacks)
             state.write(ledger, 2)
-        if recorded.closed:
+        if recorded.moved_to is not None and self.may_move([ledger], ZERO):
+            self.moved(ledger, recorded.moved_to)
+        elif recorded.closed:
             of.closed = True
             state.write(ledger)
-            state.retired = state.retired or (len(state.ledgers) == 1 and recorded.taken == ZERO)
+            is_whole = len(state.ledgers) == 1 and recorded.moved_to is None
+            state.retired = state.retired or (is_whole and recorded.taken == ZERO)
         return lacks

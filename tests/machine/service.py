@@ -50,3 +50,10 @@ class ServiceMachine(Reads, Owners):
         if self.saved is not None:
             self.live.clear()
             self.lapsed()
+
+
+class MovingMachine(ServiceMachine):
+    """The same of a data set of the plan "mixed", whose ledgers move to another filter (decisions 53 and 62)."""
+
+    PLAN: ClassVar = "mixed"
+    WEIGHTS: ClassVar = ServiceMachine.WEIGHTS | {"reserve_any": 3}

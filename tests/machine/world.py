@@ -14,19 +14,22 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.budgets.service import copy_to
 from app.datasets import blocks as growing
+from app.datasets.moving import follow
 from app.db import clock
 from app.db.engine import Database
 from app.db.models import ApiKey, Dataset, Job
 from app.keys.service import Caller
-from app.ledger import accounts, behind, budgets
+from app.ledger import accounts, behind
+from app.ledger.blocks import family_of, lead, lock_family
+from app.ledger.second import open_first
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import claims
 from app.lifecycle.sweeper import PAST
 from app.settings import Settings
-from core.contracts.dataset_spec import DatasetSpec
-from core.errors import LimitError
+from core.contracts.dataset_spec import Cap, DatasetSpec
+from core.contracts.filters import Plan
+from core.errors import InvalidRequest, LimitError
 from core.ids import now
 from core.privacy import claims as claim_prices
 from core.privacy import pricing
@@ -36,6 +39,7 @@ from tests import servers
 from tests.factories import dataset_spec, slots_for
 
 DELTA = 1e-5
+ORDER = 16  # of the filter to which a data set with a plan moves: under it each cap here has a budget
 RECORDS = 10_000
 KEYS = ("key_a", "key_b", "key_c")
 LEASE_S = 3600.0  # nothing lapses by itself
@@ -73,9 +77,12 @@ class Prices:
 
 
 @cache
-def units(epsilon: float) -> int:
-    """The units of an ε under the data set's filter."""
-    return accounts.filter_for("gdp", None).budget(epsilon, DELTA)
+def units(epsilon: float, order: int | None = None, delta: float = DELTA) -> int:
+    """The units of an ε under a filter: `rdp` of an order, else `gdp`. 0 if it has none."""
+    try:
+        return accounts.filter_for("gdp" if order is None else "rdp", order).budget(epsilon, delta)
+    except InvalidRequest:
+        return 0
 
 
 class World:
@@ -97,10 +104,12 @@ class World:
         for url in self.opened:
             servers.drop_database(self.server or "", url)
 
-    def register(self, dataset_id: str, cap: float) -> None:
+    def register(self, dataset_id: str, cap: float, plan: Plan | None = None) -> None:
         """A data set whose units are known: it may grow."""
         spec = dataset_spec(name=f"of-{dataset_id}")
         spec["privacy"] |= {"records": RECORDS, "cap": {"epsilon": cap, "delta": DELTA}}
+        if plan is not None:
+            spec["privacy"] |= {"plan": plan, "order": ORDER}
         self._add(dataset_id, spec["name"], spec, cap, parent_id=None, label=None)
 
     def append(self, first: str, block_id: str, label: str) -> None:
@@ -108,20 +117,22 @@ class World:
         to = growing.growing(self.db, OWNER, first)
         if behind.forgotten(self.db, self.heads, to.owner_key) is not None:
             raise behind.refusal("the database has lost a block of this owner")
-        recorded = {each: behind.read_recorded(self.heads, each) for each in to.family}
+        with self.db.read() as session:
+            recorded = {each: behind.read_recorded(self.heads, each) for each in family_of(session, first)}
         with self.db.read() as session:
             for each, head in recorded.items():
                 behind.require_current(session, head, each)
-            cap = accounts.account_of(session, first) if len(to.family) == 1 else growing.blocks.lead(session, first)
+            cap = lead(session, first)
         fields = {"parent_id": first, "label": label}
         self._add(block_id, f"{to.name}/{label}", to.spec.model_dump(mode="json"), cap.cap_epsilon, **fields)
         with self.db.write() as session:  # the service does it in the block's own transaction
-            growing.blocks.lock_family(session, first)
-            for found in budgets.newest_of(session, list(to.family)):
-                copy_to(session, found, accounts.account_of(session, block_id))
+            lock_family(session, first)
+            follow(session, first, session.get_one(Dataset, block_id), OWNER.id)
 
     def _add(self, dataset_id: str, name: str, spec: dict[str, Any], cap: float, **fields: Any) -> None:
-        parsed = DatasetSpec.model_validate(spec).model_dump(mode="json")
+        of = DatasetSpec.model_validate(spec)
+        now_cap = Cap(epsilon=cap, delta=DELTA)
+        parsed = of.model_copy(update={"privacy": of.privacy.model_copy(update={"cap": now_cap})})
         sizes = {"records_train": RECORDS * 4 // 5, "records_holdout": RECORDS // 5}
         places = slots_for(RECORDS * 4 // 5, RECORDS // 5).model_dump(mode="json")
         row = {
@@ -129,7 +140,7 @@ class World:
             "name": name,
             "owner_key": OWNER.id,
             "sensitivity": "private",
-            "spec": parsed,
+            "spec": parsed.model_dump(mode="json"),
             "shape": {**sizes, "features": 2, "outputs": 2, "sparse": False, "slots": places},
             "parts": {},
             "content_sha256": "0" * 64,
@@ -140,15 +151,7 @@ class World:
         with self.db.write() as session:
             session.add(Dataset(**row, **fields))
             session.flush()
-            accounts.open_account(
-                session,
-                dataset_id=dataset_id,
-                privacy_filter=accounts.filter_for("gdp", None),
-                cap_epsilon=cap,
-                cap_delta=DELTA,
-                has_holdout=True,
-                actor=OWNER.id,
-            )
+            open_first(session, session.get_one(Dataset, dataset_id), parsed)
 
     def backup(self) -> str:
         """The URL of a copy of the database as it is now."""

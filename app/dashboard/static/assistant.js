@@ -30,7 +30,8 @@ const endOf = (text) => (numberOf(text) === null ? text.trim() : numberOf(text))
 // Draws the assistant in `place`. `use` gets the declaration's members when the owner wants them.
 function assistant(place, file, sheet, dictionary, use) {
   const names = [...sheet.columns.keys()];
-  const state = { label: "", person: "", task: null, labelOrigin: "data", rows: new Map(), privacy: {}, said: new Set() };
+  const plans = JSON.parse(place.dataset.plans);
+  const state = { label: "", person: "", plan: "", task: null, labelOrigin: "data", rows: new Map(), privacy: {}, said: new Set() };
   const persons = new Set(names.filter((name) => isPerson(name, sheet.columns.get(name))));
   const inputs = () => names.filter((name) => name !== state.label && name !== state.person && !persons.has(name));
   const hasMany = () => inputs().length > MOST_ROWS;
@@ -61,7 +62,7 @@ function assistant(place, file, sheet, dictionary, use) {
       task: state.task,
       features: features(),
       ...(sheet.csv ? { csv: sheet.csv } : {}),
-      privacy: state.privacy,
+      privacy: { ...state.privacy, ...(state.plan ? { plan: state.plan } : { filter: "gdp" }) },
     };
   }
 
@@ -158,6 +159,12 @@ function assistant(place, file, sheet, dictionary, use) {
     draw();
   });
   protect([...persons][0] ?? "");
+  const plan = choice("Which jobs are expected?", [["", "full batches alone, for ever"], ...Object.keys(plans).map((name) => [name, name])], "", (name) => {
+    state.plan = name;
+    bought.textContent = name ? plans[name] : "The filter gdp: the most full-batch jobs, at their exact ε, and never any other.";
+  });
+  const bought = element("p", { className: "hint" });
+  plan.dispatchEvent(new Event("change"));
   const head = element("thead", {}, element("tr", {}, ...["Column", "Kind", "Range or values", "Missing", "Scale", "Use", "From"].map((text) => element("th", { scope: "col", textContent: text }))));
   const body = element("tbody");
   const button = element("button", { type: "button", className: "primary", textContent: "Use these rows" });
@@ -199,7 +206,8 @@ function assistant(place, file, sheet, dictionary, use) {
 
   const asked = (control) => element("p", { className: "asked" }, element("span", { className: "asked-label", ariaHidden: "true", textContent: control.ariaLabel }), control);
   place.replaceChildren(
-    element("div", { className: "asked-row" }, asked(label), asked(person)),
+    element("div", { className: "asked-row" }, asked(label), asked(person), asked(plan)),
+    bought,
     element("table", { className: "rows assistant" }, element("caption", { className: "hidden", textContent: "The columns of the file, and what is protected" }), head, body),
     said,
     wrong,

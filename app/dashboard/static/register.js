@@ -67,7 +67,7 @@ function registration(form) {
   // Puts members into the declaration, in place of those of a file before.
   function declare(members) {
     const spec = JSON.parse(json.value || "{}");
-    const { user_column, max_records_per_user, ...privacy } = spec.privacy ?? {};
+    const { user_column, max_records_per_user, filter, plan, ...privacy } = spec.privacy ?? {};
     if (members.task) delete spec.csv;
     Object.assign(spec, members, members.privacy ? { privacy: { ...privacy, ...members.privacy } } : {});
     json.value = JSON.stringify(spec, null, 2);

@@ -1,0 +1,80 @@
+"""Rows of sub-accounts: the units of an ε, and the same sub-account on another ledger of the data set.
+
+Only app.ledger.budgets moves their balances, beside a move between ledgers (app.ledger.second), which carries them.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from app.db.models import Account, SubAccount, SubAccountKey
+from app.ledger import accounts
+from core.errors import Conflict, InvalidRequest
+from core.ids import new_id
+
+
+def copy_to(session: Session, found: SubAccount, block: Account) -> SubAccount:
+    """Gives one block a data set's sub-account, as it is now. Where the cap was lowered since, the cap binds first.
+    Where its ε has no units under the block's filter, nothing is left of it. Returns the block's."""
+    keys = keys_of(session, found)
+    try:
+        units = units_of(block, found.epsilon)
+    except InvalidRequest:
+        units = 0
+    copied = write(session, block, found, units)
+    copied.version, copied.changed_at, copied.changed_by = found.version, found.changed_at, found.changed_by
+    mine = (SubAccountKey.dataset_id == block.dataset_id, SubAccountKey.name == found.name)
+    session.execute(delete(SubAccountKey).where(*mine))
+    for key_id in keys:
+        session.add(SubAccountKey(dataset_id=block.dataset_id, key_id=key_id, name=found.name))
+    copied.closed_at = found.closed_at
+    session.flush()
+    return copied
+
+
+def write(session: Session, account: Account, like: SubAccount, units: int) -> SubAccount:
+    """Gives a sub-account of this name its ε, in these units; makes it, if there is none.
+
+    Raises:
+        Conflict: `budget-too-low`: more than that is spent and held.
+    """
+    found = session.get(SubAccount, (account.dataset_id, like.name), populate_existing=True)
+    if found is None:
+        found = SubAccount(dataset_id=account.dataset_id, name=like.name, id=new_id("sub"), version=0)
+        found.train_spent = found.train_held = found.holdout_spent = found.holdout_held = 0
+        session.add(found)
+    taken = max(found.train_spent + found.train_held, found.holdout_spent + found.holdout_held)
+    if taken > units:
+        least = accounts.filter_for(account.filter, account.order).epsilon(taken, account.cap_delta)
+        raise Conflict(
+            "budget-too-low",
+            f"what is spent and held of this budget needs about ε = {least:.6g}: ask for at least that",
+            smallest_epsilon=least,
+        )
+    found.epsilon, found.train_budget = like.epsilon, units
+    found.holdout_budget = units if account.holdout_budget else 0
+    return found
+
+
+def units_of(account: Account, epsilon: float) -> int:
+    """What an ε is worth in the filter's units, rounded down.
+
+    Raises:
+        InvalidRequest: it has no units under this filter.
+    """
+    of = accounts.filter_for(account.filter, account.order)
+    try:
+        return of.budget(epsilon, account.cap_delta)
+    except InvalidRequest:
+        least = of.epsilon(1, account.cap_delta)
+        raise InvalidRequest.at(
+            "/epsilon",
+            f"this data set's filter has units only above ε = {least:.4g} at δ = {account.cap_delta:g}: ask for more",
+        ) from None
+
+
+def keys_of(session: Session, found: SubAccount) -> list[str]:
+    """The keys that share a sub-account."""
+    mine = (SubAccountKey.dataset_id == found.dataset_id, SubAccountKey.name == found.name)
+    return list(session.scalars(select(SubAccountKey.key_id).where(*mine).order_by(SubAccountKey.key_id)))
