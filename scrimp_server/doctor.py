@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -67,16 +68,13 @@ def examine(settings: Settings) -> list[Finding]:
     if missing is not None:
         return [missing]
     found = [*_versions(), *_secrets(settings), *_sealed(settings), *_heads(settings), *_buckets(settings)]
-    db = Database.of(settings)
-    try:
+    with closing(Database.of(settings)) as db:
         health = checks(db, settings)
         found += [_of_health(name, state) for name, state in health.items() if name != "clock"]  # below, by process
         if health["database"] == "ok":
             found += [Finding("durability", each.state, each.says, each.advice) for each in durability(db)]
         if health["database"] == health["migrations"] == "ok":
             found += [*_clocks(db, settings), *_workers(db, settings), *_queue(db, settings), *_relay(db)]
-    finally:
-        db.close()
     return found + list(_machine(settings))
 
 

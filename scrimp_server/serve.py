@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -170,11 +170,8 @@ def prepare() -> Path:
         write_private(settings.home / PUBLIC_KEY_FILE, public, overwrite=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     upgrade(settings.effective_database_url)
-    db = Database.of(settings)
-    try:
+    with closing(Database.of(settings)) as db:
         return ensure_admin_key(db, settings)
-    finally:
-        db.close()
 
 
 def serve() -> int:
@@ -309,11 +306,8 @@ def _take_back_jobs(settings: Settings) -> None:
     from app.db.engine import Database
     from app.lifecycle.sweeper import expire_all_leases
 
-    db = Database.of(settings)
-    try:
+    with closing(Database.of(settings)) as db:
         expire_all_leases(db)
-    finally:
-        db.close()
 
 
 class _Signals:

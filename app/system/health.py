@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Literal
 
@@ -186,11 +187,8 @@ def _broker(_db: Database, settings: Settings) -> None:
 def main() -> int:
     """Prints each part's state; returns 0 if every needed part is well."""
     settings = get_settings()
-    db = Database.of(settings)
-    try:
+    with closing(Database.of(settings)) as db:
         found = checks(db, settings)
-    finally:
-        db.close()
     print(json.dumps(found))  # noqa: T201 - a command's answer
     return int(status(found) == "not ready")
 
