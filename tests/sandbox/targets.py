@@ -36,6 +36,16 @@ def environment(request: dict[str, Any]) -> dict[str, Any]:
     return {"environment": dict(os.environ), "argv": sys.argv}
 
 
+def arrow(request: dict[str, Any]) -> dict[str, Any]:
+    """An answer of Arrow's for which it looks for pandas."""
+    import pyarrow as pa
+
+    return {
+        "cells": pa.array([1.5, None]).to_numpy(zero_copy_only=False).tolist()[:1],
+        "pandas": "pandas" in sys.modules,
+    }
+
+
 def limits(request: dict[str, Any]) -> dict[str, Any]:
     return {name: resource.getrlimit(getattr(resource, name)) for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_CORE")}
 

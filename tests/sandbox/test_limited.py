@@ -79,6 +79,11 @@ def test_the_environment_holds_no_settings_and_no_secrets(monkeypatch: pytest.Mo
     assert answer["environment"]["OMP_NUM_THREADS"] == "1"
 
 
+def test_arrow_does_without_pandas() -> None:
+    """Where pandas is installed too: it takes memory, and Arrow's answers must not depend on it."""
+    assert run("arrow") == {"cells": [1.5], "pandas": False}
+
+
 def test_limits_are_set() -> None:
     answer = run("limits", memory=300 * MIB, time_s=20.0)
     assert answer == {"RLIMIT_AS": [300 * MIB] * 2, "RLIMIT_CPU": [21, 22], "RLIMIT_CORE": [0, 0]}
