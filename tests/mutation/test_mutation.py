@@ -106,6 +106,12 @@ def test_whoever_holds_a_function_runs_the_fault(package: Path) -> None:
     assert not bound(3) and bound(2) and held([1, 2]) == 3
 
 
+def test_a_module_that_nothing_has_imported_yet_is_mutated(package: Path) -> None:
+    """A campaign ended at the first fault of a module that a test imports within itself."""
+    replace(the("min → max", "held"), package, functions_of(package, ["mutated_here.py"]))
+    assert importlib.import_module("mutated_here").held([1, 2]) == 3
+
+
 def test_a_constant_is_changed_while_its_module_is_imported(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     Importing(the("3 → 4", ""), package).install()

@@ -51,14 +51,15 @@ class Loaded:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         plain = {name: value for name, value in os.environ.items() if not name.startswith("SCRIMP_")}
         self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.writes.history"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / "loaded.log").open("ab"),
-            text=True,
-            env=plain | {"OMP_NUM_THREADS": "1", "SCRIMP_HOME": str(folder / "none")} | environment,
-        )
+        with (folder / "loaded.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.writes.history"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=plain | {"OMP_NUM_THREADS": "1", "SCRIMP_HOME": str(folder / "none")} | environment,
+            )
         assert self._line() == "ready\n", (folder / "loaded.log").read_text()
 
     def _line(self) -> str:
@@ -87,8 +88,8 @@ class Loaded:
     def close(self) -> None:
         """Ends the process and all that it started."""
         tree = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        self.process.wait()
+        with self.process:  # closes its pipes
+            self.process.kill()
         for each in tree:
             with suppress(psutil.Error):
                 each.send_signal(signal.SIGKILL)
