@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from app.db.engine import Database
 from app.db.models import Job
 from app.ledger.signer import CommandSigner
+from app.lifecycle.states import ACTIVE
 from app.secrets import NAMES, load_secret
 from app.settings import Settings
 from scrimp.cli import app
@@ -39,6 +40,10 @@ GPU = {
     "replicas": 1,
     "sharedMemory": "4Gi",
     "resources": {"requests": {"cpu": "4"}, "limits": {"memory": "32Gi"}},
+}
+TERM = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]}
+ON_ARM = {
+    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [TERM]}},
 }
 INGRESS = {"enabled": True, "className": "nginx", "tlsSecret": "tls"}
 VALUES: dict[str, dict[str, Any]] = {
@@ -73,6 +78,23 @@ VALUES: dict[str, dict[str, Any]] = {
         "mail": {"host": "smtp.example.org", "user": "scrimp", "from": "s@example.org", "recipients": ["example.org"]},
         "signing": {"command": "/usr/local/bin/scrimp-sign --slot 1", "publicKey": "A" * 43 + "="},
     },
+    "watched": {
+        "images": {"pullSecrets": [{"name": "registry"}]},
+        "networkPolicy": {
+            "enabled": True,
+            "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}],
+            "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 5432}, {"port": 6379}]}],
+        },
+        "monitoring": {
+            "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        },
+        "api": {"autoscaling": {"enabled": True}, "affinity": ON_ARM, "nodeSelector": {"pool": "api"}},
+        "relay": {"affinity": ON_ARM, "tolerations": [{"key": "spot", "operator": "Exists"}]},
+        "scaling": {"enabled": True, "operator": {"role": True}},
+        "workers": {"cpu": {"runtimeClassName": "gvisor", "affinity": ON_ARM}, "cuda": GPU},
+    },
+    "closed": {"networkPolicy": {"enabled": True}},
     "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
 }
 HOLDS = {
@@ -117,7 +139,7 @@ def test_kubernetes_accepts_every_document(documents: list[Document]) -> None:
     names = [(each["kind"], each["metadata"]["name"]) for each in documents]
     assert len(names) == len(set(names))
     for each in documents:
-        if not each["apiVersion"].startswith("keda.sh/"):
+        if not each["apiVersion"].startswith(("keda.sh/", "monitoring.coreos.com/")):
             kubernetes_validate.validate(each, KUBERNETES, strict=True)
 
 
@@ -314,6 +336,109 @@ def test_a_gpu_worker_has_its_gpus() -> None:
     assert "nvidia.com/gpu" not in found["demo-worker-cpu"]["containers"][0]["resources"]["limits"]
 
 
+def test_pods_run_where_values_say() -> None:
+    found = pods(rendered(VALUES["watched"]))
+    assert {tuple(map(str, pod["imagePullSecrets"])) for pod in found.values()} == {("{'name': 'registry'}",)}
+    placed = {"demo-api", "demo-relay", "demo-worker-cpu"}
+    assert {name for name, pod in found.items() if pod.get("affinity") == ON_ARM} == placed
+    assert {name: pod.get("runtimeClassName") for name, pod in found.items() if "runtimeClassName" in pod} == {
+        "demo-worker-cpu": "gvisor"
+    }
+    assert found["demo-api"]["nodeSelector"] == {"pool": "api"}
+    assert found["demo-relay"]["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+    for pod in pods(rendered({})).values():
+        assert not {"imagePullSecrets", "runtimeClassName", "affinity", "nodeSelector", "tolerations"} & pod.keys()
+
+
+def test_nobody_connects_but_to_the_api_s_port() -> None:
+    """A policy for each Deployment, by the labels of its pods; DNS is always reached."""
+    for values in ("watched", "closed"):
+        documents = rendered(VALUES[values])
+        policies = of_kind(documents, "NetworkPolicy")
+        assert policies.keys() == pods(documents).keys()
+        for name, each in of_kind(documents, "Deployment").items():
+            policy = policies[name]["spec"]
+            labels = each["spec"]["template"]["metadata"]["labels"]
+            assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+            assert policy["policyTypes"] == (["Ingress", "Egress"] if values == "watched" else ["Ingress"])
+            if name != "demo-api":
+                assert policy["ingress"] == []
+            if values == "watched":
+                assert [port["port"] for port in policy["egress"][0]["ports"]] == [53, 53]
+                assert policy["egress"][1:] == VALUES[values]["networkPolicy"]["egress"]
+        (ingress,) = policies["demo-api"]["spec"]["ingress"]
+        (container,) = pods(documents)["demo-api"]["containers"]
+        assert [port["port"] for port in ingress["ports"]] == [port["name"] for port in container["ports"]]
+        assert ingress.get("from") == VALUES[values]["networkPolicy"].get("from")
+    assert of_kind(rendered({}), "NetworkPolicy") == {}
+
+
+def test_prometheus_asks_the_service_with_a_key_and_has_the_project_s_rules() -> None:
+    documents = rendered(VALUES["watched"])
+    (monitor,) = of_kind(documents, "ServiceMonitor").values()
+    selected = monitor["spec"]["selector"]["matchLabels"].items()
+    (service,) = [
+        each for each in of_kind(documents, "Service").values() if selected <= each["metadata"]["labels"].items()
+    ]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["path"], endpoint["interval"]) == ("/metrics", "15s")
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": {"name": "scrimp-metrics", "key": "token"}}
+    (rule,) = of_kind(documents, "PrometheusRule").values()
+    assert rule["spec"] == yaml.safe_load((CHART.parents[1] / "prometheus" / "alerts.yml").read_text())
+    assert rule["metadata"]["labels"]["release"] == monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_api_is_scaled_by_processor_time_only_where_its_pods_share_uploads() -> None:
+    documents = rendered(VALUES["watched"])
+    (scaler,) = of_kind(documents, "HorizontalPodAutoscaler").values()
+    api = of_kind(documents, "Deployment")[scaler["spec"]["scaleTargetRef"]["name"]]
+    assert (
+        "replicas" not in api["spec"] and "cpu" in pods(documents)["demo-api"]["containers"][0]["resources"]["requests"]
+    )
+    assert of_kind(rendered({}), "Deployment")["demo-api"]["spec"]["replicas"] == 2
+    with pytest.raises(helm.HelmError, match="an upload lies on the API's pod"):
+        rendered({"api": {"autoscaling": {"enabled": True}}, "objectStore": {"url": "s3://a/b"}})
+
+
+def test_keda_may_read_the_secret_that_its_query_needs_and_no_other() -> None:
+    documents = rendered(VALUES["watched"])
+    (role,) = of_kind(documents, "Role").values()
+    (binding,) = of_kind(documents, "RoleBinding").values()
+    named = {
+        each["spec"]["secretTargetRef"][0]["name"] for each in of_kind(documents, "TriggerAuthentication").values()
+    }
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [*named], "verbs": ["get"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "keda-operator", "namespace": "keda"}]
+    for values in ({}, {"scaling": {"enabled": True}}, {"scaling": {"operator": {"role": True}}}):
+        assert of_kind(rendered(values), "Role") == {}
+
+
+def test_no_busy_worker_is_scaled_in() -> None:
+    """Pods only come while the query counts a job, and it counts every job that a worker holds or could take."""
+    for each in of_kind(rendered(VALUES["watched"]), "ScaledObject").values():
+        behaviour = each["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        assert behaviour == {"scaleDown": {"selectPolicy": "Disabled"}} and each["spec"]["minReplicaCount"] == 0
+        (trigger,) = each["spec"]["triggers"]
+        (statuses,) = re.findall(r"status IN \(([^)]*)\)", trigger["metadata"]["query"])
+        assert {status.strip(" '") for status in statuses.split(",")} == {"queued", *ACTIVE}
+        assert trigger["metadata"]["activationTargetQueryValue"] == "0"
+
+
+def test_a_changed_secret_begins_new_pods() -> None:
+    """Offline Helm looks up nothing, so the templates are read: each pod's annotation is made of its own Secret."""
+    named = {
+        name: re.findall(r'"scrimp.checksums" \(dict "root" [$.]+ "secret" [$]?.Values.secrets.(\w+)\)', text_)
+        for name in ("api", "relay", "workers")
+        for text_ in [(CHART / "templates" / f"{name}.yaml").read_text()]
+    }
+    assert named == {"api": ["api"], "relay": ["relay"], "workers": ["worker"]}
+    for each in of_kind(rendered({}), "Deployment").values():
+        annotations = each["spec"]["template"]["metadata"]["annotations"]
+        assert annotations.keys() == {"checksum/settings", "checksum/secrets"}
+
+
 @pytest.mark.parametrize("backing", ["postgres"])
 def test_workers_are_scaled_by_jobs_of_their_devices(db: Database, submit: Submit, backing: str) -> None:
     """KEDA's query on a real PostgreSQL; a study waits for no worker."""
@@ -351,6 +476,10 @@ def _counts(db: Database, documents: list[Document]) -> dict[str, int]:
         {"database": {"url": "sqlite:///x"}},
         {"objectStore": {"url": "/a/folder"}},
         {"secret": {}},
+        {"scaling": {"enabled": True, "minReplicas": 1}},
+        {"networkPolicy": {"ingress": []}},
+        {"monitoring": {"serviceMonitor": {"interval": "often"}}},
+        {"api": {"autoscaling": {"cpuPercent": 0}}},
     ],
 )
 def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:

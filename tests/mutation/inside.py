@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import importlib.abc
 import importlib.util
 import sys
@@ -16,7 +17,10 @@ from tests.mutation.mutants import Mutant, mutated
 
 
 def functions_of(root: Path, modules: Sequence[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
-    """Every function of these modules that is loaded, by file, name and first line."""
+    """Every function of these modules, by file, name and first line. Some modules are otherwise imported by the first
+    test that needs them: their functions would be found by nobody."""
+    for module in modules:
+        importlib.import_module(module.removesuffix(".py").replace("/", "."))
     paths = {str(root / each): each for each in modules}
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     gc.unfreeze()  # what was loaded with the garbage collector away is listed again

@@ -5,6 +5,33 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{/* What a pod depends on and does not mount as itself: settings, and the contents of its Secret and of the bucket's, as they
+are in the cluster when the release is made. A changed Secret begins new pods at the next upgrade. */}}
+{{- define "scrimp.checksums" -}}
+checksum/settings: {{ include (print .root.Template.BasePath "/settings.yaml") .root | sha256sum }}
+{{- $contents := list }}
+{{- range compact (list .secret .root.Values.objectStore.secret) }}
+{{- $contents = append $contents (lookup "v1" "Secret" $.root.Release.Namespace . | default dict).data }}
+{{- end }}
+checksum/secrets: {{ $contents | toJson | sha256sum }}
+{{- end }}
+
+{{/* Where a pod may run. */}}
+{{- define "scrimp.placement" -}}
+{{- with .runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- define "scrimp.claim" -}}
 {{ .Values.storage.existingClaim | default (printf "%s-storage" .Release.Name) }}
 {{- end }}
@@ -12,6 +39,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* A pod's own identity. fsGroup lets the first init container read the Secret's files. */}}
 {{- define "scrimp.pod" -}}
 automountServiceAccountToken: false
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 10001
