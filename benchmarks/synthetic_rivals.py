@@ -4,7 +4,7 @@
     python benchmarks/synthetic_rivals.py FOLDER
 
 Defaults of the library but for how rows are drawn (below). Each cell's rows are kept beside its records, so that a
-cut-off run goes on where it was. The library is no part of Scrimp's environment, and this file imports nothing of Scrimp.
+cut-off run goes on where it was. The library is no part of Scrimp's environment, and this file imports nothing of it.
 """
 
 from __future__ import annotations

@@ -21,14 +21,27 @@ from scrimp.models import Dataset, ErasureNote
 
 app = typer.Typer(no_args_is_help=True)
 
+
+class PlanName(StrEnum):
+    """What `--plan` takes: scrimp.declare.PLANS."""
+
+    MODELS_MOSTLY = "models mostly"
+    MIXED = "mixed"
+    ANY_MECHANISM = "any mechanism"
+
+
+class LaterPlan(StrEnum):
+    """What may be declared later."""
+
+    MIXED = "mixed"
+
+
 File = Annotated[
     Path | None, typer.Option(exists=True, dir_okay=False, help="The data file; leave it out if SPEC has `path`.")
 ]
 Label = Annotated[str | None, typer.Option(help="The column to predict; on a terminal the command asks.")]
-Named = StrEnum("Named", {name: name for name in PLANS})  # what `--plan` takes
-Declarable = StrEnum("Declarable", {"mixed": "mixed"})
 Plan = Annotated[
-    Named | None,
+    PlanName | None,
     typer.Option(
         help=" ".join(
             ["The jobs that you expect, in the place of a filter.", *(f"*{name}*: {PLANS[name]}" for name in PLANS)]
@@ -117,7 +130,7 @@ def declare(
     ] = None,
     records: Annotated[int | None, typer.Option(min=1, help="A rounded number of records.")] = None,
     plan: Annotated[
-        Declarable | None,
+        LaterPlan | None,
         typer.Option(
             help="Let a data set of the plan models mostly move. Any other plan: retire it while it is untouched, and "
             "register it anew.",
