@@ -67,6 +67,7 @@ app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of 
 egress.register_egress(app)
 egress.register_verify(app)
 egress.register_dpia(app)
+egress.register_threat_model(app)
 attack.register(app)
 app.add_typer(egress.app, name="approvals", help="What two persons must agree to: larger caps, egresses.")
 app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")
