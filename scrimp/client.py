@@ -13,7 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -160,11 +160,15 @@ class Client(Administration):
             access: `view`, `train` or `charge`.
             max_epsilon_per_job: the largest ε of one job of this key; None: the cap alone. 0 is refused, as "" is of a
                 purpose: only None leaves a term out.
-            ends_at: from then on it gives nothing; a time with its zone, or a day, at whose beginning in UTC it ends.
+            ends_at: from then on it gives nothing; a time with its zone, or a day (2026-12-31), at whose beginning in
+                UTC it ends.
             purpose, permit: of every job under it.
             persons: who may use the key, by name.
         """
         terms: dict[str, Any] = {"max_epsilon_per_job": max_epsilon_per_job, "purpose": purpose, "permit": permit}
+        if isinstance(ends_at, str):
+            with suppress(ValueError):  # a time, which the service reads
+                ends_at = date.fromisoformat(ends_at)
         if isinstance(ends_at, date) and not isinstance(ends_at, datetime):
             ends_at = datetime(ends_at.year, ends_at.month, ends_at.day, tzinfo=UTC)
         terms["ends_at"] = ends_at.isoformat() if isinstance(ends_at, datetime) else ends_at

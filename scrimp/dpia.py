@@ -70,18 +70,19 @@ def annex(folder: Path, examined: Examined, safeguards: Sequence[Safeguard] = ()
         f"From egress {m['egress']} of job {m['job']}, made at {m['made_at']}. Its manifest has the SHA-256 `{digest}` "
         f"and is signed by {signer}. All files are those that were signed.",
         answers.partition("\n")[2].strip(),
-        *_stated(safeguards),
+        *stated(safeguards),
         "## To be added by a person",
         _form(missing(answers)),
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _stated(safeguards: Sequence[Safeguard]) -> Iterator[str]:
+def stated(safeguards: Sequence[Safeguard]) -> Iterator[str]:
+    """What protects a service, as parts of a Markdown page; nothing where it was not asked."""
     if not safeguards:
         return
     yield "## Safeguards of the service"
-    yield "As its settings say them on the day of this annex. They are not signed."
+    yield "As its settings say them on the day of this page. They are not signed."
     lines = (f"| {each.subject} | {'yes' if each.in_force else '**no**'} | {each.says} |" for each in safeguards)
     yield "\n".join(("| safeguard | in force | the service says |", "|---|---|---|", *lines))
 

@@ -68,6 +68,7 @@ app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of 
 command(app, "egress")(egress.egress)
 command(app, "verify-egress")(egress.verify_egress)
 command(app, "dpia")(egress.dpia)
+command(app, "threat-model")(egress.threat_model)
 command(app, "attack-report")(attack.attack_report)
 app.add_typer(egress.app, name="approvals", help="What two persons must agree to: larger caps, egresses.")
 app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")

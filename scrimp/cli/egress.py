@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from scrimp.cli.certificates import PublicKeys, checkpoint_in, trusted_keys
-from scrimp.cli.session import DONE, FAILED, USAGE, Session, command
+from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, plain
 from scrimp.cli.tables import DATASET, Call, Parameter, limit, option, register
 from scrimp.errors import ScrimpError
 from scrimp.models import Approval, Egress, Persons
@@ -127,6 +127,16 @@ def dpia(
         "signer_checked": examined.signer_checked,
     }
     session.result(answer, lambda: print(text, end=""))
+
+
+def threat_model(session: Session) -> None:
+    """Print the threat model on one page, in Markdown, with what the service's own settings and its workers' tests
+    say of its safeguards. For owners and admins."""
+    from scrimp.threat_model import page
+
+    safeguards = list(session.client.safeguards())
+    text = page(safeguards)
+    session.result({"page": text, "safeguards": plain(safeguards)}, lambda: print(text, end=""))
 
 
 def _fits(egress: Egress, recipient: str | None, number: int | None) -> bool:

@@ -46,7 +46,7 @@ GRANTS = ("key=key_id", "name=key_name", "role=key_role", "access", "max ε per 
 MOST = option("The largest ε of one job of this key; default: the cap alone.", float)
 GRANT = {"dataset": DATASET, "key_id": HOLDER}
 TERMS = {
-    "ends_at": option("From when on it gives nothing, as 2026-12-31T00:00:00Z."),
+    "ends_at": option("From when on it gives nothing: a day, or a time as 2026-12-31T00:00:00Z."),
     "purpose": option("Of every job under it; the data set may list purposes."),
     "permit": option("The number of the permit of every job under it."),
     "persons": Parameter(Annotated[list[str] | None, typer.Option("--person", help="Who may use the key.")], None),

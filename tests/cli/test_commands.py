@@ -38,6 +38,16 @@ def test_a_mistyped_name_is_asked_about(cli: Cli, dataset: str) -> None:
     assert refused.exit_code == 1 and f"may not see it: did you mean '{dataset}'?" in " ".join(refused.stderr.split())
 
 
+def test_the_threat_model_has_the_service_s_own_safeguards(cli: Cli) -> None:
+    """The words are the documentation's, on the page before what this service's settings say."""
+    shown, items = cli("threat-model"), cli.json("safeguards")
+    page = Path(__file__).resolve().parents[2] / "docs" / "threat-model.md"
+    words, told = shown.stdout.split("\n## Safeguards of the service\n")
+    assert shown.exit_code == 0 and words.strip() == page.read_text().strip()
+    assert [line.split(" | ")[0] for line in told.splitlines()[5:]] == [f"| {each['subject']}" for each in items]
+    assert "not signed" in told and "| encryption in transit | **no** |" in told
+
+
 def test_optimizers_are_listed_with_their_settings(cli: Cli) -> None:
     listed = cli("optimizers")
     assert listed.exit_code == 0, listed.output

@@ -38,7 +38,9 @@ def test_a_falsy_term_is_refused_and_is_no_unlimited_grant(
     assert _granted(client, dataset, holder).max_epsilon_per_job == 0.25, "the earlier grant stays"
 
 
-@pytest.mark.parametrize("ends_at", [date(2099, 1, 1), datetime(2099, 1, 1, tzinfo=UTC), "2099-01-01T00:00:00Z"])
+@pytest.mark.parametrize(
+    "ends_at", [date(2099, 1, 1), datetime(2099, 1, 1, tzinfo=UTC), "2099-01-01T00:00:00Z", "2099-01-01"]
+)
 def test_terms_that_are_left_out_are_none(client: Client, dataset: str, holder: str, ends_at: Any) -> None:
     client.set_grant(dataset, holder, max_epsilon_per_job=0.25, permit="17/2026", persons=["A. Analyst"])
     made = client.set_grant(dataset, holder, ends_at=ends_at, persons=[])
