@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -193,15 +193,21 @@ def run(
     """All of `todo`, or as many as there is time for."""
     choice = Choice(tests)
     chosen = [(mutant, choice.of(mutant, most_s)) for mutant in todo]
-    for mutant, found in chosen:
-        if not found:
-            journal.add(mutant, "not reached")
     within = [(mutant, found) for mutant, found in chosen if found and mutant.function]
     runs.in_place(home, within, journal.add, ends)
     runs.preload(json.loads(LOADED.read_text()))
     for mutant, found in chosen:
         if found and not mutant.function and time.monotonic() < ends:
             journal.add(mutant, runs.while_imported(home, mutant, found))
+    for mutant in out_of_reach(chosen, journal.results):
+        journal.add(mutant, "not reached")
+
+
+def out_of_reach(chosen: Sequence[tuple[Mutant, list[Test]]], results: Mapping[str, str]) -> list[Mutant]:
+    """Those that no test runs, up to the last one that was run: a sample is of all that were drawn until then."""
+    last = max((place for place, (mutant, found) in enumerate(chosen) if found and mutant.name in results), default=-1)
+    ends = len(chosen) if not any(found for _, found in chosen) else last + 1
+    return [mutant for mutant, found in chosen[:ends] if not found]
 
 
 def at_most(tests: Sequence[Test], seconds: float) -> list[Test]:

@@ -234,6 +234,17 @@ def test_the_report_names_every_survivor_and_its_judgement(monkeypatch: pytest.M
     assert "| `mutated_here.py` | 4 | 4 | 2 | 1 | 1 | 0 | 0 | 1 |" in text
 
 
+def test_what_no_test_runs_counts_up_to_the_last_one_that_was_run() -> None:
+    """All of them used to count at once: a campaign of 200 mutants said that 1,600 survive."""
+    mutants = of_module("mutated_here.py", SOURCE)[:5]
+    fast = Test("tests/a.py::test_a", 0.1, frozenset({"mutated_here.py:1"}))
+    chosen = [(mutant, tests) for mutant, tests in zip(mutants, ([], [fast], [], [fast], []), strict=True)]
+    assert nightly.out_of_reach(chosen, {}) == []
+    assert nightly.out_of_reach(chosen, {mutants[1].name: "killed"}) == [mutants[0]]
+    assert nightly.out_of_reach(chosen, {mutants[3].name: "killed"}) == [mutants[0], mutants[2]]
+    assert nightly.out_of_reach([(mutants[4], [])], {}) == [mutants[4]], "there is none to be run"
+
+
 def test_two_suites_are_compared_by_the_mutants_that_both_have(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     for folder, source in ((before, SOURCE), (after, "\n\n" + SOURCE.replace("min(", "max("))):

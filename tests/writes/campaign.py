@@ -174,6 +174,12 @@ def judge(outcome: Outcome, before: list[Json], later: list[Json], code: int, ou
     if "refuses" in by:
         outcome.end = "refuses"
         return
+    if "ledger" not in by:
+        again = by["registered again"][0]["dataset"]
+        known = "is behind" in by["restore"][0]["text"]
+        outcome.end = "forgotten, and known outside"
+        outcome.faults += [] if known and again is None else ["the data set is gone, and nothing says so"]
+        return
     ledger = by["ledger"][0]
     behind = by["restore"][0]["behind"]
     outcome.end = "behind, posted" if behind else "goes on"

@@ -184,6 +184,19 @@ def test_a_found_fault_of_the_ledger_is_an_end_and_no_fault() -> None:
     assert found.end == "found: an entry is missing" and found.faults == []
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_registration_that_is_forgotten_is_known_outside(known: bool) -> None:
+    text_ = "the ledger of ds_1 is behind" if known else "Every ledger holds the head"
+    later = [
+        {"what": "restore", "code": int(known), "behind": [], "text": text_},
+        {"what": "registered again", "dataset": None},
+    ]
+    outcome = Outcome("registered", Fault(39, "torn"), ("write", "database's log"))
+    judge(outcome, [], later, 0, Path(os.devnull))
+    assert outcome.end == "forgotten, and known outside"
+    assert outcome.faults == ([] if known else ["the data set is gone, and nothing says so"])
+
+
 def test_a_campaign_goes_on_where_it_ended(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "writes.jsonl")
     journal.begin({"registered": 2, "trained": 3})
