@@ -49,8 +49,8 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "passes": [(Bookkeeping, "_run")],
     "hooks and rules": [(Bookkeeping, "_tap"), (bookkeeping._Tap, "backward")],
     "accumulators made": [(Bookkeeping, "_accumulators")],
-    "norms and factors": [(bookkeeping, "group_factors")],
-    "sums": [(ParameterAccumulator, each) for each in ("add_to", "add_products", "add_formed")]
+    "norms and factors": [(bookkeeping, "pass_factors")],
+    "sums": [(ParameterAccumulator, each) for each in ("add_to", "add_products", "formed_parts")]
     + [(bookkeeping, "add_clipped")],
     "totals": [(GridTotals, each) for each in ("__init__", "add", "add_products", "add_formed", "finish")],
     "noise and release": [(GaussianRelease, "prepare"), (GaussianRelease, "release")],

@@ -99,6 +99,7 @@ def reviews() -> Reviews:
 def stand_in(what: str) -> Reviews:
     rng = np.random.default_rng(0)
     matrix = scipy.sparse.random(25_000, BUCKETS, density=138 / BUCKETS, format="csr", dtype=np.float32, rng=rng)
+    matrix.data[:] = 1.0  # words that are present or not
     labels = (matrix @ rng.normal(size=BUCKETS) > 0).astype(np.int64)
     return Reviews(matrix, labels, [str(number).encode() for number in range(25_000)], what)
 

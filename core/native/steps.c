@@ -23,7 +23,12 @@
 #define TILE 1024 /* numbers of a group's sum: in the first cache */
 #define LEAST_PRODUCT (1 << 20) /* multiplications: for fewer no other thread is woken */
 
+#define CASCADE 16 /* torch adds so many numbers side by side before it adds up their sums, in LEVELS levels */
+#define LEVELS 4
+#define ROUNDING 0x1p-52
+
 enum { PLAIN = 0, AVX2 = 1, AVX512 = 2 };
+enum { FLAT = 1, AUTOMATIC = 2 };
 
 /* factor * number; NaN becomes 0 and an infinity the largest finite number, as torch.nan_to_num does. */
 INLINE void widen(double *out, const float *in, const double *factors, int64_t rows, int64_t width) {
@@ -85,6 +90,29 @@ INLINE void squares(double *out, const float *in, int64_t rows, int64_t width) {
         for (int64_t k = 0; k < width - whole; k++) lanes[k] += (double)row[whole + k] * (double)row[whole + k];
         for (int64_t k = 0; k < LANES; k++) sum += lanes[k];
         out[i] = sum;
+    }
+}
+
+/* NaN becomes 0 and an infinity the largest finite number, as torch.nan_to_num does. */
+INLINE void finite(float *out, const float *in, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        float y = in[i];
+        y = y > FLT_MAX ? FLT_MAX : y;
+        y = y < -FLT_MAX ? -FLT_MAX : y;
+        out[i] = y == y ? y : 0.0f;
+    }
+}
+
+/* ||l x r||^2 = ||l||^2 ||r||^2 of each row, and what rounding may have taken from it; longer factors than `longest`
+ * count as not finite. The factors' own squares err by a share of themselves. */
+INLINE void of_products(double *squares, double *slack, const double *left, const double *right, int64_t rows,
+                        double left_share, double right_share, double longest) {
+    for (int64_t i = 0; i < rows; i++) {
+        const double less = left[i] * left_share, lesser = right[i] * right_share;
+        const double one = left[i] > longest ? __builtin_inf() : left[i];
+        const double two = right[i] > longest ? __builtin_inf() : right[i];
+        squares[i] = one * two;
+        slack[i] = (one + less) * (two + lesser) * (1.0 + 4 * ROUNDING) - one * two;
     }
 }
 
@@ -211,6 +239,7 @@ WIDE void descend_avx2(double *theta, const double *direction, int64_t count, do
 #define WIDER __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))) static
 WIDER void from_grid_avx512(double *out, int64_t count, double unit) { from_grid(out, count, unit); }
 WIDE void squares_avx2(double *out, const float *in, int64_t rows, int64_t width) { squares(out, in, rows, width); }
+WIDE void finite_avx2(float *out, const float *in, int64_t count) { finite(out, in, count); }
 WIDE void squares_of_rows_avx2(double *out, const int64_t *places, const int64_t *ids, const float *values,
                                int64_t records, int64_t rows, int64_t width) {
     squares_of_rows(out, places, ids, values, records, rows, width);
@@ -274,6 +303,169 @@ void scrimp_squares(int path, const Team *team, double *out, const float *in, in
     by_rows(team, squares_piece, (Rows){path, out, in, NULL, rows, width, 0});
 }
 
+/* Two factors of products, row by row. */
+typedef struct {
+    int path;
+    const float *left, *right;
+    const double *factors;
+    float *narrowed, *finite;
+    double *left_squares, *right_squares, *squares, *slack;
+    int64_t rows, p, q, each;
+    double left_share, right_share, longest;
+} Factors;
+
+#define ROWS_OF_FACTORS                                                                                                \
+    const Factors *w = of;                                                                                             \
+    const int64_t first = piece * w->each, rows = share_of(w->rows, w->each, piece);                                   \
+    const float *left = w->left + first * w->p, *right = w->right + first * w->q;                                      \
+    (void)slot
+
+static void of_products_piece(void *of, int64_t piece, int64_t slot) {
+    ROWS_OF_FACTORS;
+    double *one = w->left_squares + first, *two = w->right_squares + first;
+    ON(w->path, squares, one, left, rows, w->p);
+    ON(w->path, squares, two, right, rows, w->q);
+    of_products(w->squares + first, w->slack + first, one, two, rows, w->left_share, w->right_share, w->longest);
+}
+
+/* See of_products. `squares` and `slack` have 2 rows numbers each: the second half is scratch. */
+void scrimp_squares_of_products(int path, const Team *team, double *squares, double *slack, const float *left,
+                                const float *right, int64_t rows, int64_t p, int64_t q, double left_share,
+                                double right_share, double longest) {
+    Factors work = {path, left, right, NULL, NULL, NULL, squares + rows, slack + rows, squares, slack,
+                    rows, p, q, rows_of_share(p + q), left_share, right_share, longest};
+    on_threads(team, pieces_of(rows, work.each), of_products_piece, &work);
+}
+
+static void scaled_piece(void *of, int64_t piece, int64_t slot) {
+    ROWS_OF_FACTORS;
+    ON(w->path, narrow, w->narrowed + first * w->p, left, w->factors + first, rows, w->p);
+    ON(w->path, finite, w->finite + first * w->q, right, rows * w->q);
+}
+
+/* narrowed = factor * left, as `narrow` rounds; finite = right. */
+void scrimp_scaled(int path, const Team *team, float *narrowed, float *finite_right, const float *left,
+                   const float *right, const double *factors, int64_t rows, int64_t p, int64_t q) {
+    Factors work = {path, left, right, factors, narrowed, finite_right, NULL, NULL, NULL, NULL,
+                    rows, p, q, rows_of_share(p + q), 0.0, 0.0, 0.0};
+    on_threads(team, pieces_of(rows, work.each), scaled_piece, &work);
+}
+
+/* One parameter's squared lengths, as they were measured; see worker/clipping/accumulators.py. */
+typedef struct {
+    const double *squares, *slack; /* slack NULL: a share of the squares */
+    double share, longest;
+} Measured;
+
+/* Public numbers of one query. */
+typedef struct {
+    double kind;  /* FLAT or AUTOMATIC */
+    double norm;  /* of a group */
+    double gamma; /* of AUTOMATIC */
+} Clipping;
+
+/* One sum of many numbers as torch adds them: CASCADE at a time, and their sums likewise. */
+typedef struct {
+    double levels[LEVELS][CASCADE];
+    int64_t added;
+} Cascade;
+
+INLINE void carry(Cascade *sum, int64_t count) {
+    if (++sum->added % CASCADE) return;
+    for (int64_t level = 1, of = sum->added / CASCADE; level < LEVELS; level++, of /= CASCADE) {
+        for (int64_t i = 0; i < count; i++) sum->levels[level][i] += sum->levels[level - 1][i];
+        for (int64_t i = 0; i < count; i++) sum->levels[level - 1][i] = 0.0;
+        if (of % CASCADE) break;
+    }
+}
+
+INLINE double total_of(const Cascade *sum, int64_t i) {
+    return ((sum->levels[0][i] + sum->levels[1][i]) + sum->levels[2][i]) + sum->levels[3][i];
+}
+
+/* What a parameter adds to a bound on a row. */
+INLINE double length_of(const Measured *m, int64_t row) {
+    const double s = m->squares[row], less = m->slack ? m->slack[row] : s * m->share;
+    const double most = s > m->longest ? __builtin_inf() : s;
+    return (most < 0.0 ? 0.0 : most) + less;
+}
+
+/* bounds[g] = the smallest normal number + the sum over the group's parameters of max(0, squares) + slack, in the order
+ * of torch's sum over dimension 0: by whole blocks of rows, and by four sums side by side on the rest of them. The groups'
+ * parameters, terms[g], lie one after another. */
+void scrimp_add_lengths(double *const *bounds, const Measured *each, const int64_t *terms, int64_t groups, int64_t rows) {
+    for (int64_t group = 0; group < groups; each += terms[group++])
+        for (int64_t first = 0; first < rows; first += CASCADE) {
+            const int64_t count = share_of(rows, CASCADE, first / CASCADE), most = terms[group];
+            const int64_t lanes = count == CASCADE ? 1 : 4;
+            Cascade sums[4] = {0};
+            double *out = bounds[group] + first;
+            int64_t at = 0;
+            for (; at < most / lanes * lanes; at++) {
+                Cascade *sum = sums + at % lanes;
+                for (int64_t i = 0; i < count; i++) sum->levels[0][i] += length_of(each + at, first + i);
+                carry(sum, count);
+            }
+            for (int64_t i = 0; i < count; i++) out[i] = total_of(sums, i);
+            for (; at < most; at++)
+                for (int64_t i = 0; i < count; i++) out[i] += length_of(each + at, first + i);
+            for (int64_t lane = 1; lane < lanes; lane++)
+                for (int64_t i = 0; i < count; i++) out[i] += total_of(sums + lane, i);
+            for (int64_t i = 0; i < count; i++) out[i] += DBL_MIN;
+        }
+}
+
+/* weighted[g][i] = weight_i * the factor of group g on row i, and the same rounded to float: 0 in all groups where a
+ * group's bound is not finite. `roots` are those of the groups' bounds; each grows by its number of terms. Returns the
+ * sum of 1 where the first group's factor is 1 or more, -1 where it is less, 0 where it is 0. */
+int64_t scrimp_clip_factors(double *weighted, float *rounded, const double *const *roots, const int64_t *terms,
+                            int64_t groups, const double *weights, int64_t rows, const Clipping *by) {
+    int64_t halves = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t finite = 1;
+        for (int64_t group = 0; group < groups; group++) {
+            const double norm = roots[group][i] * (1.0 + (double)(terms[group] + 8) * ROUNDING);
+            const double most = (1.0 / norm) * by->norm, one = most > 1.0 ? 1.0 : most; /* as torch divides */
+            weighted[group * rows + i] = by->kind == AUTOMATIC ? (1.0 / (norm + by->gamma)) * by->norm : one;
+            finite &= __builtin_fabs(norm) <= DBL_MAX;
+        }
+        for (int64_t group = 0; group < groups; group++) {
+            const double factor = (finite ? weighted[group * rows + i] : 0.0) * weights[i];
+            weighted[group * rows + i] = factor;
+            rounded[group * rows + i] = (float)factor;
+        }
+        halves += weighted[i] > 0.0 ? (weighted[i] >= 1.0 ? 1 : -1) : 0;
+    }
+    return halves;
+}
+
+/* out[i] = in[places[i]], rows of `words` 32-bit words; zeros where a row is absent. Row 0 is read for a negative place. */
+typedef struct {
+    uint32_t *out;
+    const uint32_t *in;
+    const int64_t *places;
+    const uint8_t *absent;
+    int64_t rows, words, each;
+} Gathered;
+
+static void gathered_piece(void *of, int64_t piece, int64_t slot) {
+    const Gathered *w = of;
+    const int64_t first = piece * w->each, rows = share_of(w->rows, w->each, piece);
+    (void)slot;
+    for (int64_t i = first; i < first + rows; i++) {
+        const uint32_t mask = -(uint32_t)!w->absent[i];
+        const uint32_t *in = w->in + (w->places[i] & -(int64_t)(w->places[i] >= 0)) * w->words;
+        uint32_t *out = w->out + i * w->words;
+        for (int64_t j = 0; j < w->words; j++) out[j] = in[j] & mask;
+    }
+}
+
+void scrimp_gather(const Team *team, uint32_t *out, const uint32_t *in, const int64_t *places,
+                   const uint8_t *absent, int64_t rows, int64_t words) {
+    Gathered work = {out, in, places, absent, rows, words, rows_of_share(words)};
+    on_threads(team, pieces_of(rows, work.each), gathered_piece, &work);
+}
+
 typedef struct {
     int path;
     double *out;
@@ -330,27 +522,40 @@ int64_t scrimp_add_narrow_on_grid(int path, const Team *team, int64_t *totals, c
     return work.broken;
 }
 
+/* One parameter's formed gradients. */
 typedef struct {
-    int path;
     int64_t *totals;
     const float *in, *factors;
-    int64_t rows, group, width, broken;
-    double inverse;
+    int64_t rows, group, width;
 } Formed;
 
+typedef struct {
+    int path;
+    const Formed *each;
+    int64_t count, broken;
+    double inverse;
+} AllFormed;
+
 static void formed_piece(void *of, int64_t piece, int64_t slot) {
-    Formed *w = of;
+    AllFormed *all = of;
+    const Formed *w = all->each;
+    for (; piece >= pieces_of(w->width, TILE); w++) piece -= pieces_of(w->width, TILE);
     const int64_t first = piece * TILE, count = share_of(w->width, TILE, piece);
-    const int64_t broken = ON(w->path, add_formed, w->totals + first, w->in + first, w->factors, w->rows, w->group,
-                              w->width, count, w->inverse);
+    const int64_t broken = ON(all->path, add_formed, w->totals + first, w->in + first, w->factors, w->rows, w->group,
+                              w->width, count, all->inverse);
     (void)slot;
-    if (broken) __atomic_fetch_or(&w->broken, broken, __ATOMIC_RELAXED);
+    if (broken) __atomic_fetch_or(&all->broken, broken, __ATOMIC_RELAXED);
 }
 
-int64_t scrimp_add_formed(int path, const Team *team, int64_t *totals, const float *in, const float *factors,
-                          int64_t rows, int64_t group, int64_t width, double inverse) {
-    Formed work = {path, totals, in, factors, rows, group, width, 0, inverse};
-    on_threads(rows * width < 2 * SHARE ? &ALONE : team, pieces_of(width, TILE), formed_piece, &work);
+/* Of several parameters, whose totals do not overlap. */
+int64_t scrimp_add_formed(int path, const Team *team, const Formed *each, int64_t count, double inverse) {
+    AllFormed work = {path, each, count, 0, inverse};
+    int64_t pieces = 0, numbers = 0;
+    for (int64_t i = 0; i < count; i++) {
+        pieces += pieces_of(each[i].width, TILE);
+        numbers += each[i].rows * each[i].width;
+    }
+    on_threads(numbers < 2 * SHARE ? &ALONE : team, pieces, formed_piece, &work);
     return work.broken;
 }
 

@@ -41,7 +41,7 @@ ALLOWED = {
     "worker/data/passes.py: padded": "likewise",
     "worker/data/passes.py: gathered_array": "likewise",
     "worker/data/passes.py: taken": "likewise",
-    "worker/training/batches.py: sample": "the draw, before it is put into rows",
+    "worker/training/batches.py: _draw": "the draw, before it is put into rows",
     "scrimp/engine/draws.py: rows": "likewise, of scrimp.engine",
     "worker/training/batches.py: whole": "of public records",
     "worker/metrics/scores.py: _private_sums": "groups of classes, and the rows of a pass",

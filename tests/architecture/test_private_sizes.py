@@ -62,6 +62,9 @@ ALLOWED = {
 # Sizes of models, of passes of P rows, of lists of layers, parts and declared columns.
 PUBLIC = {
     "worker/clipping/bookkeeping.py: _tap",
+    "worker/clipping/bookkeeping.py: add_clipped",
+    "worker/clipping/factors.py: _compiled",
+    "worker/clipping/totals.py: add_formed",
     "worker/clipping/methods.py: kept_bytes",
     "worker/clipping/accumulators.py: _rows",
     "worker/clipping/accumulators.py: bounded",

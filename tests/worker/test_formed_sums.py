@@ -22,7 +22,7 @@ from worker.clipping.accumulators import LONGEST, Lengths, ParameterAccumulator,
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.terms import Dense, Outer, Rows
-from worker.clipping.totals import Grid, GridTotals, in_float32
+from worker.clipping.totals import Formed, Grid, GridTotals, in_float32
 from worker.data import lengths
 from worker.data.lengths import squared_lengths, squared_lengths_of_rows
 from worker.data.records import DenseRecords
@@ -67,10 +67,10 @@ def test_columns_first_are_measured_and_added_by_the_library_too(monkeypatch: py
         for module, name in ((lengths, "_by_lanes"), (totals, "in_float32")):
             monkeypatch.setattr(module, name, None)  # nothing else does the work
     made = GridTotals({"b": torch.zeros(10)}, Clip(1.0), Grid(1000, ROWS))
-    made.add_formed("b", gradients, factors, GROUP)
+    made.add_formed([Formed("b", gradients, factors, GROUP)])
     assert torch.equal(squared_lengths(gradients), squared_lengths(gradients.contiguous()))
     again = GridTotals({"b": torch.zeros(10)}, Clip(1.0), Grid(1000, ROWS))
-    again.add_formed("b", gradients.contiguous(), factors, GROUP)
+    again.add_formed([Formed("b", gradients.contiguous(), factors, GROUP)])
     assert torch.equal(made.finish()["b"], again.finish()["b"])
 
 
@@ -120,7 +120,7 @@ def test_a_length_s_bound_holds(width: int, seed: int, huge: bool) -> None:
 
 def added(gradients: Tensor, factors: Tensor, group: int) -> Tensor:
     sums = GridTotals({"w": torch.zeros(gradients.shape[1])}, Clip(1.0), Grid(1000, 200))
-    sums.add_formed("w", gradients, factors, group)
+    sums.add_formed([Formed("w", gradients, factors, group)])
     return sums.finish()["w"]
 
 
@@ -176,7 +176,7 @@ def test_sizes_that_the_slack_does_not_cover_are_refused(rows: int, width: int, 
     """A pass has 200 rows here. A group of 0 rows never ended."""
     sums = GridTotals({"w": torch.zeros(4)}, Clip(1.0), Grid(1000, 200))
     with pytest.raises(PrivacyError, match=r"rows|groups"):
-        sums.add_formed("w", torch.zeros(rows, width), torch.zeros(factors), group)
+        sums.add_formed([Formed("w", torch.zeros(rows, width), torch.zeros(factors), group)])
 
 
 @given(st.integers(1, GROUP), st.integers(0, 2**31))

@@ -11,10 +11,14 @@ from torch import Tensor
 from core.errors import PrivacyError
 from core.native.library import PATHS
 from tests.worker.native import opened
-from worker.clipping import scratch, totals
-from worker.clipping.engine import Clip
+from worker.clipping import accumulators, factors, scratch, totals
+from worker.clipping.accumulators import Lengths, ParameterAccumulator
+from worker.clipping.engine import Clip, ClippingKind
+from worker.clipping.factors import PassFactors
 from worker.clipping.scratch import Scratch
-from worker.clipping.totals import Grid, GridTotals
+from worker.clipping.terms import Outer
+from worker.clipping.totals import Formed, Grid, GridTotals
+from worker.data import passes
 from worker.native.steps import Steps
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers import descent, dp_adam
@@ -47,13 +51,13 @@ def same(one: Tensor, other: Tensor) -> bool:
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (48, 33), (5, 2, 9), (17, 1024)])
 def test_widened_numbers(steps: Steps, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = wild(*shape)
-    factors = torch.linspace(0.0, 3.0, shape[0], dtype=torch.float64)
+    by = torch.linspace(0.0, 3.0, shape[0], dtype=torch.float64)
     made: dict[bool, list[Tensor]] = {}
     for compiled in (True, False):
         monkeypatch.setattr(scratch, "STEPS", steps if compiled else None)
         memory = Scratch()
-        made[compiled] = [memory.finite("a", numbers, torch.float64), memory.scaled("b", numbers, factors)]
-    assert steps.widen(torch.empty(shape, dtype=torch.float64), numbers, factors), "it does this one"
+        made[compiled] = [memory.finite("a", numbers, torch.float64), memory.scaled("b", numbers, by)]
+    assert steps.widen(torch.empty(shape, dtype=torch.float64), numbers, by), "it does this one"
     assert all(same(one, other) for one, other in zip(made[True], made[False], strict=True))
     assert all(bool(torch.isfinite(each).all()) for each in made[True])
 
@@ -62,15 +66,103 @@ def test_widened_numbers(steps: Steps, shape: tuple[int, ...], monkeypatch: pyte
 def test_scaled_numbers_in_float32(steps: Steps, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors below and above what float32 holds; a row with factor 0 is 0, whatever it was."""
     numbers = wild(*shape)
-    factors = 10.0 ** torch.linspace(-60.0, 60.0, shape[0], dtype=torch.float64)
-    factors[0] = 0.0
+    by = 10.0 ** torch.linspace(-60.0, 60.0, shape[0], dtype=torch.float64)
+    by[0] = 0.0
     made = []
     for compiled in (steps, None):
         monkeypatch.setattr(scratch, "STEPS", compiled)
-        made.append(Scratch().narrowed("a", numbers, factors))
-    assert steps.narrow(torch.empty(shape), numbers, factors), "it does this one"
+        made.append(Scratch().narrowed("a", numbers, by))
+    assert steps.narrow(torch.empty(shape), numbers, by), "it does this one"
     assert torch.equal(made[0].view(torch.int32), made[1].view(torch.int32))
     assert not bool(made[0][0].any())
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 3), (48, 33, 100), (700, 65, 129)])
+def test_factors_of_products(steps: Steps, shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured, and scaled: whatever the numbers are, and where a record has factor 0."""
+    rows, *widths = shape
+    left, right = (wild(rows, width) for width in widths)
+    by = 10.0 ** torch.linspace(-60.0, 60.0, rows, dtype=torch.float64)
+    by[0] = 0.0
+    outer = Outer(left[:, None], right[:, None])
+    found: list[list[Tensor]] = []
+    for compiled in (steps, None):
+        monkeypatch.setattr(scratch, "STEPS", compiled)
+        monkeypatch.setattr(accumulators, "STEPS", compiled)
+        made = [Scratch().of_products(left, right, by)]
+        for group in (48, None):
+            made.append(ParameterAccumulator([outer], torch.Size(widths), group=group).squares())
+        found.append([each.clone() for pair in made for each in pair])
+    assert steps.squares_of_products(left, right, (0.1, 0.2), 3.0) is not None, "it does this one"
+    assert steps.scaled([torch.empty_like(left), torch.empty_like(right)], left, right, by), "it does this one"
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        known, wanted = (torch.where(each.isnan(), 0.0, each).numpy().tobytes() for each in (one, other))
+        assert known == wanted
+
+
+@pytest.mark.parametrize("kind", ["flat", "automatic", "per_layer"])
+@pytest.mark.parametrize("parameters", [1, 2, 15, 16, 17, 40, 257, 300])
+@pytest.mark.parametrize("rows", [2, 3, 8, 12, 48, 67])
+def test_clip_factors(
+    steps: Steps, kind: ClippingKind, parameters: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths of all sizes, some of which cancelled, are too long or not finite; torch's order of additions."""
+    generator = torch.Generator().manual_seed(rows)
+    measured: dict[str, Lengths] = {}
+    for at in range(parameters):
+        squares = torch.randn(rows, generator=generator, dtype=torch.float64).exp()
+        squares[at % rows] = [1.0, -0.5, math.inf, 2.0**130, math.nan, 0.0, 1e-310][at if at < 7 else 0]
+        slack = 1e-15 if at % 2 else squares.abs() * 1e-6
+        measured[f"{at // 2}.{at % 2}"] = Lengths(squares, slack, narrow=at % 3 == 0)
+    weights = torch.ones(rows, dtype=torch.float64)
+    weights[1] = 0.0
+    found: list[PassFactors] = []
+    for compiled in (steps, None):
+        monkeypatch.setattr(factors, "STEPS", compiled)
+        found.append(factors.pass_factors(measured, [*measured, "other.0"], kind, 1.5, weights))
+    one, other = found
+    assert torch.equal(one.within, other.within)
+    assert list(one.of) == list(other.of) == list(measured)
+    for name, of in one.of.items():
+        assert same(of.wide, other.of[name].wide)
+        assert torch.equal(of.narrow.view(torch.int32), other.of[name].narrow.view(torch.int32))
+    assert len(set(map(id, one.of.values()))) == ((parameters + 1) // 2 if kind == "per_layer" else 1)
+
+
+@pytest.mark.parametrize("values", [torch.arange(70).view(10, 7), wild(10, 3, 5), wild(10, dtype=torch.float64)])
+def test_gathered_rows(steps: Steps, values: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is zeros where nobody is, and where its record may not be read."""
+    rows = torch.tensor([9, -1, 0, 0, 5])
+    absent = torch.tensor([False, True, False, True, False])
+    found = []
+    for compiled in (steps, None):
+        monkeypatch.setattr(passes, "STEPS", compiled)
+        found.append(passes.taken(values, rows, absent))
+    assert steps.gather(values, rows, absent) is not None, "it does this one"
+    assert found[0].dtype == values.dtype and found[0].shape == found[1].shape == (5, *values.shape[1:])
+    assert found[0].numpy().tobytes() == found[1].numpy().tobytes()
+    assert not bool(found[0][[1, 3]].any())
+
+
+def test_formed_gradients_of_all_parameters_are_added_in_one_call(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one by one, and by torch; a parameter that comes twice would race with itself."""
+    shapes = {"w": (70, 1001), "b": (3,), "v": (5, 513)}
+    by = torch.randn(130, generator=torch.Generator().manual_seed(0))
+    parts = [Formed(name, of_sizes(130, math.prod(shape)), by, 48) for name, shape in shapes.items()]
+    found: list[dict[str, Tensor]] = []
+    for compiled, at_once in ((steps, True), (steps, False), (None, True)):
+        monkeypatch.setattr(totals, "STEPS", compiled)
+        made = GridTotals({name: torch.zeros(shape) for name, shape in shapes.items()}, Clip(1.0), Grid(1000, 240))
+        for each in [parts] if at_once else [[part] for part in parts]:
+            made.add_formed(each)
+        found.append(made.finish())
+    for name in shapes:
+        assert same(found[0][name], found[1][name]) and same(found[0][name], found[2][name])
+    with pytest.raises(PrivacyError, match="once"):
+        made.add_formed([parts[0], parts[0]])
 
 
 @pytest.mark.parametrize("size", [1, 31, 1024, 1025, 70_001])

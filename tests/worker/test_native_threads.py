@@ -15,7 +15,7 @@ from core.native.library import PATHS, Library
 from tests.worker.native import opened
 from worker.clipping import totals
 from worker.clipping.engine import Clip
-from worker.clipping.totals import Grid, GridTotals
+from worker.clipping.totals import Formed, Grid, GridTotals
 from worker.native import threads
 from worker.native.layers import Kernel, Layers
 from worker.native.linear import ClipNumbers, LinearSteps
@@ -57,7 +57,12 @@ def scaled(steps: Steps) -> list[Tensor]:
     ids = torch.arange(7).expand(100, 7).contiguous()
     assert steps.squares(squares, numbers)
     assert steps.squares_of_rows(of_rows, ids, ids // 2, numbers.view(100, 7, 257))
-    return [wide, narrow, squares, of_rows]
+    measured = steps.squares_of_products(numbers, numbers[:, :19].contiguous(), (0.1, 0.2), 1e9)
+    outs = [torch.empty(700, 257), torch.empty(700, 257)]
+    assert measured is not None and steps.scaled(outs, numbers, numbers, factors)
+    gathered = steps.gather(numbers, torch.arange(700).flip(0), random(700) > 0)
+    assert gathered is not None
+    return [wide, narrow, squares, of_rows, *measured, *outs, gathered]
 
 
 def released(library: Library) -> list[Tensor]:
@@ -102,7 +107,7 @@ def summed(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     )
     made.add_products("w", random(230, 300), random(230, 513), 96)
     made.add("v", random(N, dtype=torch.float64))
-    made.add_formed("u", random(230, 5003), random(230), 48)
+    made.add_formed([Formed("u", random(230, 5003), random(230), 48)])
     return list(made.finish().values())
 
 

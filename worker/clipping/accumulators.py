@@ -13,7 +13,8 @@ are in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from worker.data.lengths import squared_lengths
 from worker.data.norms import ROUNDING
 from worker.data.passes import moved
 from worker.data.placed import chunk_bytes
+from worker.native.steps import STEPS
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
@@ -177,11 +179,16 @@ class ParameterAccumulator:
         outer, group = self._merged.outer, self._group
         if outer is None or group is None:
             raise PrivacyError("this parameter's sums are in float64")
-        left = self._scratch.narrowed("left", outer.left[:, 0], factors)
-        add(left, self._scratch.finite("right", outer.right[:, 0], torch.float32), group)
+        add(*self._scratch.of_products(outer.left[:, 0], outer.right[:, 0], factors), group)
 
-    def add_formed(self, add: Callable[[Tensor, Tensor, int], None], factors: Tensor) -> None:
-        """Hands out the formed gradients, float32 (rows, numbers), with their factors and how many float32 may add.
+    @property
+    def keeps_formed(self) -> bool:
+        """True if `formed_parts` hands out gradients that were kept: all of them stay valid."""
+        return self.in_groups and self._kept is not None
+
+    def formed_parts(self, factors: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """The formed gradients, float32 (rows, numbers), with their factors and how many float32 may add: some records
+        at a time. A part that was formed again is valid until the next one.
 
         Args:
             factors: float32; see add_to.
@@ -189,7 +196,7 @@ class ParameterAccumulator:
         if self._group is None or self._factored:
             raise PrivacyError("this parameter's sums are in float64")
         for number, at in enumerate(self._chunks):
-            add(self._gradients(number), factors[at], self._group)
+            yield self._gradients(number), factors[at], self._group
 
     def _gradients(self, number: int) -> Tensor:
         """A chunk's formed gradients, (rows, numbers): kept, or formed again."""
@@ -245,6 +252,11 @@ class ParameterAccumulator:
         """‖l ⊗ r‖² = ‖l‖²‖r‖²; with a divisor (l²)ᵀ (1/D²) (r²)."""
         left, right = outer.left[:, 0], outer.right[:, 0]
         if self._divisor is None:
+            shares = (_share(left), _share(right))
+            longest = math.inf if self._group is None else LONGEST**2
+            compiled = None if STEPS is None else STEPS.squares_of_products(left, right, shares, longest)
+            if compiled is not None:
+                return compiled
             factors = [_lengths(each)._replace(narrow=self._group is not None) for each in (left, right)]
             (one, two), (less, lesser) = bounded(factors)
             return one * two, (one + less) * (two + lesser) * (1 + 4 * ROUNDING) - one * two
@@ -295,7 +307,7 @@ def _joined(parts: Sequence[Lengths]) -> Lengths:
 
 def _lengths(numbers: Tensor) -> Lengths:
     """The lengths of (n, m)'s rows, in float64; numbers narrower than float32 are added in float32 by blocks."""
-    relative = (numbers.shape[1] + 8) * ROUNDING
+    relative = _share(numbers)
     if numbers.dtype == torch.float64:
         return Lengths(numbers.square().sum(dim=1), relative)
     if numbers.dtype == torch.float32 and numbers.device.type == "cpu":
@@ -308,3 +320,8 @@ def _lengths(numbers: Tensor) -> Lengths:
     squares = lengths.square().sum(dim=1) + rest
     under = numbers.shape[1] * torch.finfo(torch.float32).tiny
     return Lengths(squares, ((2 * BLOCK + 8) * ROUNDING32 + numbers.shape[1] * ROUNDING) * squares + under)
+
+
+def _share(numbers: Tensor) -> float:
+    """What rounding may take from the squared lengths of (n, m)'s rows, in parts of them."""
+    return (numbers.shape[1] + 8) * ROUNDING

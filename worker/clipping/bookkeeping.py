@@ -10,9 +10,8 @@ Source: Bu et al. 2023, "Differentially private optimization on large model at s
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -22,17 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from core.errors import PrivacyError
-from worker.clipping.accumulators import Lengths, ParameterAccumulator, bounded
-from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.accumulators import ParameterAccumulator
+from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, traced
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, examine
+from worker.clipping.factors import pass_factors
 from worker.clipping.methods import ROOM_BYTES
 from worker.clipping.own import OwnParameters
 from worker.clipping.rules import Found, Rule, has_rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
-from worker.clipping.totals import Grid, Totals, begin_pass, totals_for
-from worker.data.norms import root_bound
+from worker.clipping.totals import Formed, Grid, Totals, begin_pass, totals_for
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
 from worker.models.base import Parameters
@@ -406,48 +405,32 @@ def add_clipped(
         scratch: the engine's scratch memory.
     """
     with torch.no_grad():
-        found = group_factors(accumulators, trainable, kind, max_grad_norm)
-        distinct = {id(each): each for each in found.values()}  # a group's parameters share their factors
-        weighted = {at: each * weights for at, each in distinct.items()}
-        narrow = {at: each.float() for at, each in weighted.items()}
-        factors = {name: weighted[id(each)] for name, each in found.items()}
-        for name, of_parameter in factors.items():
-            accumulator = accumulators.pop(name)
+        measured = {name: accumulator.measured() for name, accumulator in accumulators.items()}
+        factors, within = pass_factors(measured, trainable, kind, max_grad_norm, weights)
+        kept: list[list[Formed]] = []  # one part of each parameter at a time
+        for name, of_group in factors.items():
+            if accumulators[name].keeps_formed:
+                own = accumulators.pop(name).formed_parts(of_group.narrow)
+                for number, part in enumerate(own):
+                    kept += [[]] if number == len(kept) else []
+                    kept[number].append(Formed(name, *part))
+        for parts in kept:
+            totals.add_formed(parts)
+        kept.clear()
+        for name in [each for each in factors if each in accumulators]:
+            accumulator, of_group = accumulators.pop(name), factors[name]
             if accumulator.in_groups and accumulator.formed:
-                accumulator.add_formed(partial(totals.add_formed, name), narrow[id(found[name])])
+                for part in accumulator.formed_parts(of_group.narrow):
+                    totals.add_formed([Formed(name, *part)])
                 continue
             if accumulator.in_groups:
-                accumulator.add_products(partial(totals.add_products, name), of_parameter)
+                accumulator.add_products(partial(totals.add_products, name), of_group.wide)
                 continue
             # The pass is summed by itself and added once: rounding into a large total then grows only with the passes.
-            own = scratch.empty("pass", trainable[name].shape, torch.float64, weights.device)
-            accumulator.add_to(own, of_parameter, first=True)
-            totals.add(name, own)
-        if factors:
-            count.add_(half_count(next(iter(factors.values()))))  # counting engines clip flat: all factors are the same
-
-
-def group_factors(
-    accumulators: Mapping[str, ParameterAccumulator], trainable: Iterable[str], kind: ClippingKind, max_grad_norm: float
-) -> dict[str, Tensor]:
-    """Each parameter's clip factors, float64 (n,): 0 everywhere for a record whose gradient is not finite.
-
-    Args:
-        accumulators: the accumulators of the parameters that have a gradient.
-        trainable: the names of all parameters.
-        kind: with "per_layer" each layer's parameters form a group; otherwise all parameters form one.
-        max_grad_norm: C; each of m groups gets the share C/√m.
-    """
-    measured = {name: accumulator.measured() for name, accumulator in accumulators.items()}
-    layers = _layers(trainable) if kind == "per_layer" else {"": list(trainable)}
-    groups = {layer: present for layer, names in layers.items() if (present := [n for n in names if n in measured])}
-    if not groups:
-        return {}
-    share = max_grad_norm / math.sqrt(len(layers))
-    bounds = {layer: _norm_bound([measured[name] for name in names]) for layer, names in groups.items()}
-    finite = torch.stack([torch.isfinite(each) for each in bounds.values()]).all(dim=0)
-    factors = {layer: torch.where(finite, clip_factors(bound, kind, share), 0.0) for layer, bound in bounds.items()}
-    return {name: factors[layer] for layer, names in groups.items() for name in names}
+            own_sum = scratch.empty("pass", trainable[name].shape, torch.float64, weights.device)
+            accumulator.add_to(own_sum, of_group.wide, first=True)
+            totals.add(name, own_sum)
+        count.add_(within)
 
 
 def refuse_mixing(module: nn.Module) -> None:
@@ -482,17 +465,3 @@ def _refuse_unruled(name: str, module: nn.Module) -> None:
 
 def _shown(name: str, module: object) -> str:
     return f"{name or 'the model'} ({type(module).__name__})"
-
-
-def _layers(trainable: Iterable[str]) -> dict[str, list[str]]:
-    """The parameters of each layer, by the name of the first module that holds them."""
-    layers: dict[str, list[str]] = {}
-    for name in trainable:
-        layers.setdefault(name.rpartition(".")[0], []).append(name)
-    return layers
-
-
-def _norm_bound(measured: Sequence[Lengths]) -> Tensor:
-    """√(Σ squares + the rounding bound), never too small. Sums of squares that cancel are clamped at 0."""
-    squares, slack = bounded(measured)
-    return root_bound(squares.clamp_(min=0.0).add_(slack).sum(dim=0), len(measured))

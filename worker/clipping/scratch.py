@@ -56,3 +56,13 @@ class Scratch:
         if STEPS is not None and STEPS.narrow(out, numbers, factors):
             return out
         return out.copy_(self.scaled(name, numbers, factors))
+
+    def of_products(self, left: Tensor, right: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """`narrowed` of the left ones and `finite` of the right ones, float32 both: read and written once each."""
+        outs = [
+            self.empty(name, each.shape, torch.float32, each.device)
+            for name, each in (("left", left), ("right", right))
+        ]
+        if STEPS is not None and STEPS.scaled((outs[0], outs[1]), left, right, factors):
+            return outs[0], outs[1]
+        return self.narrowed("left", left, factors), self.finite("right", right, torch.float32)

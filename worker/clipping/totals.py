@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from worker.data.shards import Shards
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
 from worker.models.views import Views, rows_of
-from worker.native.steps import STEPS
+from worker.native.steps import STEPS, FormedSum
 
 PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
 PRODUCT = 2**17  # numbers of a product of a group, at most: they and their totals stay in a core's own cache
@@ -72,6 +72,21 @@ class Floats:
 ONE_PROCESS = Floats()
 
 
+class Formed(NamedTuple):
+    """Some records' formed gradients of one parameter, for `Totals.add_formed`.
+
+    Attributes:
+        gradients: float32 (n, numbers), undivided.
+        factors: float32 (n,). A record with factor 0 adds nothing, whatever its numbers are.
+        group: how many records float32 adds, at least 1.
+    """
+
+    name: str
+    gradients: Tensor
+    factors: Tensor
+    group: int
+
+
 class Totals(Protocol):
     """Adds up one query."""
 
@@ -91,13 +106,8 @@ class Totals(Protocol):
         """
         ...
 
-    def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
-        """Adds Σ_i factors_i g_i for one parameter: `group` records at a time in float32.
-
-        Args:
-            gradients: float32 (n, numbers), undivided.
-            factors: float32 (n,). A record with factor 0 adds nothing, whatever its numbers are.
-            group: at least 1.
+    def add_formed(self, parts: Sequence[Formed]) -> None:
+        """Adds Σ_i factors_i g_i, `group` records at a time in float32, for some parameters, each of them once.
 
         Raises:
             PrivacyError: the sizes differ, or more rows than one pass has: the slack would not cover their rounding.
@@ -137,11 +147,12 @@ class FloatTotals:
         for first, product in _products(left, right, group, total.numel()):
             total[first : first + len(product)] += product
 
-    def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
+    def add_formed(self, parts: Sequence[Formed]) -> None:
         """See Totals.add_formed."""
-        _require_sizes(gradients, factors, self._sums[name].numel(), group)
-        for of, by in zip(gradients.split(group), factors.split(group), strict=True):
-            self._sums[name].view(-1).add_(in_float32(of, by))
+        for name, gradients, factors, group in parts:
+            _require_sizes(gradients, factors, self._sums[name].numel(), group)
+            for of, by in zip(gradients.split(group), factors.split(group), strict=True):
+                self._sums[name].view(-1).add_(in_float32(of, by))
 
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
@@ -196,20 +207,25 @@ class GridTotals:
             start = first * right.shape[1]
             self._add(totals[start : start + product.numel()], product.reshape(-1))
 
-    def add_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
+    def add_formed(self, parts: Sequence[Formed]) -> None:
         """See Totals.add_formed."""
-        totals, inverse = self._parts[name], 1.0 / self._unit
-        _require_sizes(gradients, factors, totals.shape[0], group)
-        self._require_one_pass(factors.shape[0])
-        in_range = None if STEPS is None else STEPS.add_formed(totals, gradients.contiguous(), factors, group, inverse)
+        for name, gradients, factors, group in parts:
+            _require_sizes(gradients, factors, self._parts[name].shape[0], group)
+            self._require_one_pass(factors.shape[0])
+        if len({each.name for each in parts}) < len(parts):
+            raise PrivacyError("each parameter's gradients are added once")
+        if self._flat.device.type != "cpu":
+            for each in parts:
+                self._keep_formed(*each)
+            return
+        sums = [FormedSum(self._parts[n], gradients.contiguous(), by, group) for n, gradients, by, group in parts]
+        in_range = None if STEPS is None else STEPS.add_formed(sums, 1.0 / self._unit)
         if in_range is not None:
             self._broken |= not in_range
             return
-        if totals.device.type != "cpu":
-            self._keep_formed(name, gradients, factors, group)
-            return
-        for of, by in zip(gradients.split(group), factors.split(group), strict=True):
-            self._add(totals, in_float32(of, by))
+        for name, gradients, factors, group in parts:
+            for of, by in zip(gradients.split(group), factors.split(group), strict=True):
+                self._add(self._parts[name], in_float32(of, by))
 
     def _require_one_pass(self, rows: int) -> None:
         if rows > self._rows:

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worker.native.steps import STEPS
+
 R = TypeVar("R")
 
 
@@ -158,15 +160,17 @@ class Prepared(Generic[R]):
 def gathered(values: Tensor, places: NDArray[np.int64]) -> Tensor:
     """values[places] in new memory, and zeros in EMPTY rows. As much is read for empty rows as for records."""
     rows = moved(torch.from_numpy(places), values.device)
-    empty = (rows < 0).view(-1, *[1] * (values.dim() - 1))
-    return taken(values, rows).masked_fill_(empty, 0)
+    return taken(values, rows, rows < 0)
 
 
-def taken(values: Tensor, rows: Tensor) -> Tensor:
-    """values[rows] in new memory; anything in EMPTY rows."""
-    if not len(values):
-        return values.new_zeros(len(rows), *values.shape[1:])
-    return values.index_select(0, rows.clamp(min=0))
+def taken(values: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
+    """values[rows] in new memory, and zeros in absent rows, EMPTY ones among them: each row is read all the same."""
+    if not values.shape[0]:
+        return values.new_zeros(rows.shape[0], *values.shape[1:])
+    compiled = None if STEPS is None else STEPS.gather(values, rows, absent)
+    if compiled is not None:
+        return compiled
+    return values.index_select(0, rows.clamp(min=0)).masked_fill_(absent.view(-1, *[1] * (values.dim() - 1)), 0)
 
 
 def gathered_array(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:

@@ -161,15 +161,15 @@ class DenseRecords(Cuttable["DenseRecords"]):
         So are those of a record that could overflow in a narrower type; its norm covers the rounding to that type.
         """
         rows = moved(torch.from_numpy(places), self.labels.device)
-        norms, features = gathered(self.private_norms, places), taken(self._features, rows)
-        if dtype != torch.float64 and (features.dtype != dtype or self._mean is not None):
+        norms = gathered(self.private_norms, places)
+        if dtype != torch.float64 and (self._features.dtype != dtype or self._mean is not None):
             norms = norms * (1.0 + torch.finfo(dtype).eps)
             norms.masked_fill_(norms > torch.finfo(dtype).max, torch.inf)
-        if self._mean is not None:
-            features = features.double() - self._mean
         zero = (rows < 0) | ~torch.isfinite(norms)
-        features = features.masked_fill_(zero[:, None], 0.0).to(dtype)
-        return self._like(features, gathered(self.labels, places), norms, None)
+        features = taken(self._features, rows, zero)
+        if self._mean is not None:
+            features = (features.double() - self._mean).masked_fill_(zero[:, None], 0.0)
+        return self._like(features.to(dtype), gathered(self.labels, places), norms, None)
 
 
 class SparseRecords(Cuttable["SparseRecords"]):

@@ -7,7 +7,8 @@ library, or the tensors are of another type, on another device, or not contiguou
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Self
 
@@ -19,6 +20,7 @@ from worker.native.threads import of_torch, team
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 MOST = 2**31  # a product's sizes are 32-bit integers
+WORD_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,39 @@ class AdamStep:
     eps: float
     rate: float
     shrink: float
+
+
+class MeasuredNumbers(ctypes.Structure):
+    """One parameter's squared lengths for `clip_factors`; Measured of steps.c."""
+
+    _fields_ = [
+        ("squares", POINTER),
+        ("slack", POINTER),
+        ("share", NUMBER),
+        ("longest", NUMBER),
+    ]
+
+
+class _Formed(ctypes.Structure):
+    _fields_ = [*((name, POINTER) for name in ("totals", "gradients", "factors"))]
+    _fields_ += [(name, COUNT) for name in ("rows", "group", "width")]
+
+
+@dataclass(frozen=True)
+class FormedSum:
+    """One parameter's part of `add_formed`.
+
+    Attributes:
+        totals: int64 (m,).
+        gradients: float32 (n, m).
+        factors: float32 (n,); a row with factor 0 adds 0, whatever it is.
+        group: the rows that float32 adds, one after the other.
+    """
+
+    totals: Tensor
+    gradients: Tensor
+    factors: Tensor
+    group: int
 
 
 class Steps:
@@ -73,8 +108,18 @@ class Steps:
             [ctypes.c_int, POINTER, *[POINTER] * 4, *[COUNT] * 3],
             None,
         )
-        self._add_formed.argtypes = [ctypes.c_int, POINTER, *[POINTER] * 3, *[COUNT] * 3, NUMBER]
+        self._add_formed.argtypes = [ctypes.c_int, POINTER, POINTER, COUNT, NUMBER]
         self._add_formed.restype = COUNT
+        self._squares_of_products, self._scaled = opened.scrimp_squares_of_products, opened.scrimp_scaled
+        self._squares_of_products.argtypes = [ctypes.c_int, *[POINTER] * 5, *[COUNT] * 3, *[NUMBER] * 3]
+        self._scaled.argtypes = [ctypes.c_int, *[POINTER] * 6, *[COUNT] * 3]
+        self._add_lengths, self._clip_factors = opened.scrimp_add_lengths, opened.scrimp_clip_factors
+        self._add_lengths.argtypes, self._add_lengths.restype = [*[POINTER] * 3, COUNT, COUNT], None
+        self._clip_factors.argtypes = [*[POINTER] * 4, COUNT, POINTER, COUNT, POINTER]
+        self._clip_factors.restype = COUNT
+        self._gather = opened.scrimp_gather
+        self._gather.argtypes = [*[POINTER] * 5, COUNT, COUNT]
+        self._squares_of_products.restype = self._scaled.restype = self._gather.restype = None
         self._products, self._sgemm = opened.scrimp_add_products, of_torch("sgemm_")
         self._products.argtypes = [ctypes.c_int, *[POINTER] * 5, *[COUNT] * 5, NUMBER]
         self._products.restype = COUNT
@@ -165,26 +210,109 @@ class Steps:
         self._squares_of_rows(self.path, team(), *(each.data_ptr() for each in tensors), *values.shape)
         return True
 
-    def add_formed(self, totals: Tensor, gradients: Tensor, factors: Tensor, group: int, inverse: float) -> bool | None:
-        """totals += Σ over groups of nearest(inverse · Σ_i factors_i gradients_i), in int64 from float32 sums.
+    def squares_of_products(
+        self, left: Tensor, right: Tensor, shares: tuple[float, float], longest: float
+    ) -> tuple[Tensor, Tensor] | None:
+        """‖l_i‖²‖r_i‖², and what rounding may have taken from it, float64 (n,) each; None if nothing was done.
 
         Args:
-            totals: (m,).
-            gradients: float32 (n, m).
-            factors: float32 (n,); a row with factor 0 adds 0, whatever it is.
-            group: the rows that float32 adds, one after the other.
+            left, right: float32 (n, p) and (n, q).
+            shares: of the factors' squares, which rounding may have taken from these.
+            longest: a factor with more squares counts as infinite.
+        """
+        (rows, p), q = left.shape, right.shape[1]
+        if not (_flat(left, torch.float32) and _flat(right, torch.float32) and rows * p * q):
+            return None
+        squares, slack = torch.empty(2, 2 * rows, dtype=torch.float64)
+        tensors = (each.data_ptr() for each in (squares, slack, left, right))
+        self._squares_of_products(self.path, team(), *tensors, rows, p, q, *shares, longest)
+        return squares[:rows], slack[:rows]
+
+    def scaled(self, outs: Sequence[Tensor], left: Tensor, right: Tensor, factors: Tensor) -> bool:
+        """The factors of products of one group: `narrow` of the left ones, and the right ones' finite numbers.
+
+        Args:
+            outs: two, float32 (n, p) and (n, q).
+            left, right: likewise.
+            factors: float64 (n,).
+        """
+        tensors = (*outs, left, right)
+        fit = all(_flat(each, torch.float32) for each in tensors) and _flat(factors, torch.float64)
+        fit = fit and outs[0].shape == left.shape and outs[1].shape == right.shape
+        if not (fit and left.shape[0] == right.shape[0] == factors.shape[0] and left.numel() and right.numel()):
+            return False
+        pointers = (each.data_ptr() for each in (*tensors, factors))
+        self._scaled(self.path, team(), *pointers, left.shape[0], left.shape[1], right.shape[1])
+        return True
+
+    def clip_factors(
+        self,
+        groups: Sequence[Sequence[MeasuredNumbers]],
+        weights: Tensor,
+        query: tuple[float, float, float],
+    ) -> tuple[Tensor, Tensor, float]:
+        """Weighted clip factors of groups of parameters: float64 and float32 (groups, n), and the first group's
+        Σ_i (1[factor = 1] − ½) over factors that are not 0.
+
+        Args:
+            groups: their squares are float64 (n,), on the processor, contiguous; n is above 1.
+            weights: likewise.
+            query: 1 or 2 for flat and automatic clipping; a group's norm; γ.
+        """
+        rows, count, every = weights.shape[0], len(groups), [each for group in groups for each in group]
+        bounds = [torch.empty_like(weights) for _ in groups]
+        pointers = (POINTER * count)(*(each.data_ptr() for each in bounds))
+        terms = (COUNT * count)(*map(len, groups))
+        self._add_lengths(pointers, (MeasuredNumbers * len(every))(*every), terms, count, rows)
+        for each in bounds:
+            each.sqrt_()  # torch's own roots: their last bits are not those of the processor's
+        weighted, rounded = torch.empty(count, rows, dtype=torch.float64), torch.empty(count, rows)
+        numbers = (NUMBER * 3)(*query)
+        outs = (weighted.data_ptr(), rounded.data_ptr())
+        halves = self._clip_factors(*outs, pointers, terms, count, weights.data_ptr(), rows, numbers)
+        return weighted, rounded, halves / 2
+
+    def gather(self, values: Tensor, places: Tensor, absent: Tensor) -> Tensor | None:
+        """values[places] in new memory, zeros for absent rows; None if nothing was done.
+
+        As much is read for absent rows as for others: their own, or row 0 where the place is negative.
+
+        Args:
+            values: (n, …), n at least 1; a row has whole words of 32 bits.
+            places: int64 (rows,).
+            absent: bool (rows,); all with a negative place are.
+        """
+        size = math.prod(values.shape[1:]) * values.element_size()
+        fit = values.is_contiguous() and values.device.type == "cpu"
+        fit = fit and _flat(places, torch.int64) and _flat(absent, torch.bool) and places.shape == absent.shape
+        if not (fit and values.shape[0] and size and size % WORD_BYTES == 0):
+            return None
+        out = values.new_empty(places.shape[0], *values.shape[1:])
+        pointers = (each.data_ptr() for each in (out, values, places, absent))
+        self._gather(team(), *pointers, places.shape[0], size // WORD_BYTES)
+        return out
+
+    def add_formed(self, sums: Sequence[FormedSum], inverse: float) -> bool | None:
+        """totals += Σ over groups of nearest(inverse · Σ_i factors_i gradients_i), in int64 from float32 sums, of all
+        parameters in one call.
+
+        Args:
+            sums: their totals do not overlap.
             inverse: see add_on_grid.
 
         Returns:
             see add_on_grid.
         """
-        fit = _flat(totals, torch.int64) and _flat(gradients, torch.float32) and _flat(factors, torch.float32)
-        if not (fit and gradients.shape == factors.shape + totals.shape):
-            return None
-        sizes = (gradients.shape[0], group, gradients.shape[1])
-        return not self._add_formed(
-            self.path, team(), totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), *sizes, inverse
-        )
+        each = (_Formed * len(sums))()
+        for at, of in enumerate(sums):
+            fit = _flat(of.totals, torch.int64) and _flat(of.gradients, torch.float32)
+            fit = fit and _flat(of.factors, torch.float32)
+            rows, width = of.gradients.shape
+            if not (fit and of.factors.shape == (rows,) and of.totals.shape == (width,)):
+                return None
+            pointers = (of.totals.data_ptr(), of.gradients.data_ptr(), of.factors.data_ptr())
+            each[at] = _Formed(*pointers, rows, of.group, width)
+        return not self._add_formed(self.path, team(), each, len(sums), inverse)
 
     def add_products(
         self, totals: Tensor, left: Tensor, right: Tensor, group: int, each: int, inverse: float

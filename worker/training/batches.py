@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from core.errors import PrivacyError
@@ -48,6 +50,26 @@ class TrainingData:
     canaries: Canaries | None = None
 
 
+class _Draw(NamedTuple):
+    """A step's rows, and its canaries."""
+
+    batch: Slotted[Any]
+    canaries: NDArray[np.int64]
+
+
+class _Ahead(NamedTuple):
+    """The draw of a step that has not begun, on another thread."""
+
+    step: int
+    randomness: Randomness
+    draw: Future[_Draw | None]
+
+
+@cache
+def _drawing() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="draw")
+
+
 class Batches:
     """The job's records, as its statistics have prepared them, and each step's rows of them.
 
@@ -72,6 +94,7 @@ class Batches:
         self._slots = self._private_units if most is None else most.units
         self.holdout = data.holdout
         self.private_passes = 0
+        self._ahead: _Ahead | None = None
         self._prepares: list[Prepare] = []  # by these, one after the other
         self.rekey(keys)
 
@@ -105,19 +128,38 @@ class Batches:
     def sample(self, step: int, randomness: Randomness) -> tuple[Batch[Any], NDArray[np.int64] | None]:
         """The step's rows, and its canaries; None: all of them. A step without records is still a step.
 
-        Coins are tossed for all slots, so that no draw takes as long as there are records. The numbers from that of the
-        units on belong to no record, and those from that of the slots on to canaries.
+        Coins are tossed for all slots, so that no draw takes as long as there are records. Another thread tosses the
+        next step's meanwhile, where the job has several: its keys and its number decide them, and no state. The numbers
+        from that of the units on belong to no record, and those from that of the slots on to canaries.
         """
-        drawn = randomness.sampler.draw(step)
-        if drawn is None:
+        taken = self._drawn_before(step, randomness)
+        if taken is None:
             self.private_passes += self._passes(self._full_rows)
             return self._everything(), None
+        if step < self._plan.steps and torch.get_num_threads() > 1:
+            later = _drawing().submit(self._draw, step + 1, randomness)
+            self._ahead = _Ahead(step + 1, randomness, later)
+        batch, canaries = taken
+        self.private_passes += self._passes(len(batch))
+        return batch, canaries
+
+    def _drawn_before(self, step: int, randomness: Randomness) -> _Draw | None:
+        """The step's draw: made while the step before it was computed, or now. A draw of other keys is dropped."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.step == step and ahead.randomness is randomness:
+            return ahead.draw.result()
+        return self._draw(step, randomness)
+
+    def _draw(self, step: int, randomness: Randomness) -> _Draw | None:
+        """A function of the step, its keys and the records alone; None: all of them."""
+        drawn = randomness.sampler.draw(step)
+        if drawn is None:
+            return None
         inside, present = np.searchsorted(drawn, [self._slots, self._private_units])
         users = self._data.users
         numbers = drawn[:present] if users is None else users.records(drawn[:present])
         batch = self._in_rows(step, numbers, self._plan.rows_of(int(inside)), randomness.order)
-        self.private_passes += self._passes(len(batch))
-        return batch, drawn[inside:] - self._slots
+        return _Draw(batch, drawn[inside:] - self._slots)
 
     def whole(self, records: Any, part: int) -> Slotted[Any]:
         """All records of a part: private ones in their slots, for all steps and scores of the job.
@@ -158,6 +200,7 @@ class Batches:
     def _use(self, train: Records) -> None:
         """Sets the training records; if every step takes them all, in their slots."""
         plan = self._plan
+        self._ahead = None  # it was of other records
         self.train: Records = train
         if plan.sampling != "full_batch":
             self._drawn: Any = plan.resident(train)

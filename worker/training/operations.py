@@ -164,10 +164,13 @@ _ADDS = "a sum over rows by design, one after the other"
 _COPIES = "it copies rows, or hands over memory, and computes nothing of them"
 _PUBLIC = "of public numbers, weights or keys alone"
 OWN: Mapping[str, str] = {
+    "clipping/accumulators.py: ParameterAccumulator._one_position": _ROW,
+    "clipping/factors.py: _compiled": _ROW,
     "clipping/residuals.py: clipped_residuals": _ROW,
     "clipping/rules.py: _patches": _ROW,
     "clipping/scratch.py: Scratch.finite": _ROW,
     "clipping/scratch.py: Scratch.narrowed": _ROW,
+    "clipping/scratch.py: Scratch.of_products": _ROW,
     "clipping/scratch.py: Scratch.scaled": _ROW,
     "clipping/totals.py: GridTotals._add": _ADDS,
     "clipping/totals.py: GridTotals._scaled": _ADDS,
@@ -183,6 +186,7 @@ OWN: Mapping[str, str] = {
     "data/mapped.py: MappedRecords.labels": _COPIES,
     "data/norms.py: exact_root_bound": _ROW,
     "data/parts.py: _in_memory": _COPIES,
+    "data/passes.py: taken": _COPIES,
     "data/passes.py: Pass.only": _PUBLIC,
     "data/passes.py: gathered": _COPIES,
     "data/passes.py: passes_of": _COPIES,
