@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from app.catalogue import graph_files
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import run_limited
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel, adapted, size
 from core.contracts.job_spec import Model
 from core.errors import InvalidRequest, LimitError
@@ -27,8 +29,16 @@ def resolved(asked: Model, models_root: Path | None, outputs: int, *, prompts: b
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
-    if not isinstance(asked, HfModel):
-        return asked
+    match asked:
+        case GraphModel():
+            return graph_files.resolved(asked, models_root)
+        case HfModel():
+            return _folder(asked, models_root, outputs, prompts=prompts)
+        case _:
+            return asked
+
+
+def _folder(asked: HfModel, models_root: Path | None, outputs: int, *, prompts: bool) -> HfModel:
     found = _find(models_root, asked.path)
     of, tensors = found.architecture, found.tensors(asked, outputs)
     if found.of_images != (asked.image is not None):
