@@ -29,16 +29,11 @@ def resolved(asked: Model, models_root: Path | None, outputs: int, *, prompts: b
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
-    match asked:
-        case GraphModel():
-            return graph_files.resolved(asked, models_root)
-        case HfModel():
-            return _folder(asked, models_root, outputs, prompts=prompts)
-        case _:
-            return asked
-
-
-def _folder(asked: HfModel, models_root: Path | None, outputs: int, *, prompts: bool) -> HfModel:
+    if isinstance(asked, GraphModel):
+        pinned = graph_files.pinned(models_root, asked.path, asked.facts)
+        return asked.model_copy(update=pinned.model_dump())
+    if not isinstance(asked, HfModel):
+        return asked
     found = _find(models_root, asked.path)
     of, tensors = found.architecture, found.tensors(asked, outputs)
     if found.of_images != (asked.image is not None):
@@ -69,9 +64,9 @@ def _folder(asked: HfModel, models_root: Path | None, outputs: int, *, prompts: 
         "patches": found.positions if found.of_images else None,
         "pass_numbers": found.pass_numbers(asked),
     }
-    for name, fact in facts.items():
-        if getattr(asked, name) not in (None, fact):
-            raise InvalidRequest.at(f"/model/{name}", f"the model in this folder has {fact}: leave this out")
+    wrong = next((name for name, fact in facts.items() if getattr(asked, name) not in (None, fact)), None)
+    if wrong is not None:
+        raise InvalidRequest.at(f"/model/{wrong}", f"the model in this folder has {facts[wrong]}: leave this out")
     return asked.model_copy(update=facts)
 
 

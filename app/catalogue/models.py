@@ -10,7 +10,7 @@ from core.contracts.base import Document
 from core.contracts.cnn import FIRST, LEAST, MOST_NUMBERS, behind, blocks
 from core.contracts.extractor import ExtractorRef
 from core.contracts.gcn import GcnModel
-from core.contracts.graph import GraphModel
+from core.contracts.graph import GraphFacts, GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import (
     CnnModel,
@@ -316,11 +316,11 @@ def _no_records(model: Model, features_kind: str, features: int, outputs: int) -
     if isinstance(model, HfModel):
         return _no_tuning(model, features_kind, features)
     if isinstance(model, GraphModel):
-        return _no_graph(model, features, outputs)
+        return _no_graph(model.facts, features, outputs)
     return _no_image(model, features) if isinstance(model, CnnModel) else None
 
 
-def _no_graph(model: GraphModel, features: int, outputs: int) -> tuple[str, str] | None:
+def _no_graph(model: GraphFacts, features: int, outputs: int) -> tuple[str, str] | None:
     """Why a graph does not read a data set's records, or holds too much of one."""
     if model.inputs is not None and model.inputs != features:
         return "/model/path", f"the graph reads {model.inputs} numbers; this data set's records have {features}"

@@ -6,11 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from core.contracts.base import Document
 from core.contracts.extractor import Sha256Hex
 from core.contracts.hf import ModelPath
 from core.contracts.model_settings import ModelSettings, RecordSizes
 
 Count = Annotated[int, Field(ge=1)]
+
+
+class GraphFacts(Document):
+    """What follows from a graph's file; see GraphModel. None: not looked at yet."""
+
+    sha256: Sha256Hex | None = None
+    parameters: Count | None = None
+    trained: Count | None = None
+    inputs: Count | None = None
+    outputs: Count | None = None
+    places: Count | None = None
+    pass_numbers: Count | None = None
 
 
 class GraphModel(ModelSettings):
@@ -33,6 +46,11 @@ class GraphModel(ModelSettings):
     outputs: Count | None = None
     places: Count | None = None  # the most rows of one product that belong to a record
     pass_numbers: Count | None = None  # about how many numbers a pass holds for one record
+
+    @property
+    def facts(self) -> GraphFacts:
+        """What a request says of the file."""
+        return GraphFacts.model_validate(self.model_dump(exclude={"kind", "path"}))
 
     def held(self, of: RecordSizes) -> int | None:
         """See ModelSettings.held."""

@@ -182,8 +182,8 @@ def _floats_alone(name: str) -> Rule:
 
 def _by_a_number(call: Call) -> Place | None:
     other = call.argument("other")
-    if type(other) not in (int, float) or other == 0:
-        raise call.unfit("it may fail for some records: divide by a number that is not 0")
+    if type(other) not in (int, float) or other <= 0:  # the least whole number by −1 ends the process
+        raise call.unfit("it may fail for some records: divide by a positive number")
     return _broadcast(call)
 
 

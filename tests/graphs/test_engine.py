@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from core.parts import graph_facts
 from core.parts.graph_program import GRAPH, Program
+from tests.bound.worst import Case, worst_sum
 from tests.graphs.architectures import ACCEPTED
 from tests.graphs.conftest import Exported, made
 from tests.worker.support import plan_of, spec, start_of
@@ -112,6 +113,13 @@ def test_places_are_paid_for(exported: Exported, folder: Path) -> None:
         examples = self_test.random_records(ready.model, self_test.EXAMPLES, generator)
         assert isinstance(examples, DenseRecords)
         assert ready.engine.positions_of(examples) <= ready.job.spec.model.positions(), name  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["resnet", "tabtransformer", "lstm", "wide_and_deep"])
+def test_one_record_more_or_less_moves_a_sum_by_at_most_c(name: str, exported: Exported, folder: Path) -> None:
+    ready = plan(exported, folder, name)
+    case = Case(ready.model, ready.job.spec.model.positions(), numbers=(1, 3, 17))
+    assert 0.5 < worst_sum(case) <= case.slack
 
 
 def test_a_step_moves_the_model(exported: Exported, folder: Path) -> None:

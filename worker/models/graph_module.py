@@ -127,9 +127,8 @@ class GraphModule(nn.Module):
                     node.results, found if isinstance(found, tuple | list) else (found,), strict=True
                 ):
                     if each is not None:
+                        self._require_said(name, each)
                         values[name] = each
-            for name in step.outputs:
-                self._require_said(name, values[name])
             return tuple(values[name] for name in step.outputs)
 
         return run
