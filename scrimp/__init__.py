@@ -19,6 +19,7 @@ from scrimp.errors import (
     ServiceUnreachable,
     WaitTimeout,
 )
+from scrimp.graph_export import export_graph
 from scrimp.jobs import JobHandle
 from scrimp.loading import load_model
 
@@ -39,6 +40,7 @@ __all__ = [
     "ServiceUnreachable",
     "StudySpec",
     "WaitTimeout",
+    "export_graph",
     "load_model",
 ]
 

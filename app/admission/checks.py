@@ -27,6 +27,7 @@ from core.contracts.dataset_spec import (
 )
 from core.contracts.gcn import GcnModel
 from core.contracts.governance import Use
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import CnnModel, Evaluation, JobSpec, LinearModel, MlpModel, TransformerRecModel
 from core.contracts.marginals import MOST_SYNTHETIC_ROWS, SYNTHETIC_BINS
@@ -329,7 +330,7 @@ def _check_class_weights(spec: JobSpec, facts: DatasetFacts) -> None:
     if len(spec.class_weights) != facts.outputs:
         detail = f"give a number for each of the {facts.outputs} classes, in the data set's order"
         raise InvalidRequest.at("/class_weights", detail)
-    if not isinstance(spec.model, LinearModel | MlpModel | CnnModel | GcnModel):
+    if not isinstance(spec.model, LinearModel | MlpModel | CnnModel | GcnModel | GraphModel):
         detail = f"`{spec.model.kind}` models take no weights of classes: leave `class_weights` out"
         raise InvalidRequest.at("/class_weights", detail)
 

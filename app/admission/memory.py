@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from app.catalogue.models import Layer, layers
 from core.contracts.base import Document
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import JobSpec, LinearModel, MatrixFactorizationModel, TransformerRecModel
 from core.contracts.memory import in_memory, record_bytes
@@ -119,7 +120,7 @@ def _module_bytes(spec: JobSpec, trained: int, numerics: Numerics) -> int:
     """A network's module has the parameters once more, in the type of passes; and the frozen ones."""
     if isinstance(spec.model, LinearModel | MatrixFactorizationModel):
         return 0
-    numbers = (spec.model.parameters or trained) if isinstance(spec.model, HfModel) else trained
+    numbers = (spec.model.parameters or trained) if isinstance(spec.model, HfModel | GraphModel) else trained
     return BYTES[numerics.passes] * numbers
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from app.catalogue import graph_files
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import run_limited
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel, adapted, size
 from core.contracts.job_spec import Model
 from core.errors import InvalidRequest, LimitError
@@ -27,6 +29,9 @@ def resolved(asked: Model, models_root: Path | None, outputs: int, *, prompts: b
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
+    if isinstance(asked, GraphModel):
+        pinned = graph_files.pinned(models_root, asked.path, asked.facts)
+        return asked.model_copy(update=pinned.model_dump())
     if not isinstance(asked, HfModel):
         return asked
     found = _find(models_root, asked.path)
@@ -59,9 +64,9 @@ def resolved(asked: Model, models_root: Path | None, outputs: int, *, prompts: b
         "patches": found.positions if found.of_images else None,
         "pass_numbers": found.pass_numbers(asked),
     }
-    for name, fact in facts.items():
-        if getattr(asked, name) not in (None, fact):
-            raise InvalidRequest.at(f"/model/{name}", f"the model in this folder has {fact}: leave this out")
+    wrong = next((name for name, fact in facts.items() if getattr(asked, name) not in (None, fact)), None)
+    if wrong is not None:
+        raise InvalidRequest.at(f"/model/{wrong}", f"the model in this folder has {facts[wrong]}: leave this out")
     return asked.model_copy(update=facts)
 
 

@@ -10,6 +10,7 @@ from core.contracts.base import Document
 from core.contracts.cnn import FIRST, LEAST, MOST_NUMBERS, behind, blocks
 from core.contracts.extractor import ExtractorRef
 from core.contracts.gcn import GcnModel
+from core.contracts.graph import GraphFacts, GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import (
     CnnModel,
@@ -110,6 +111,14 @@ CATALOGUE: dict[str, Entry] = {
         ("nodes",),
         'Daigavane et al. 2021, "Node-level differentially private graph neural networks".',
     ),
+    "graph": Entry.of(
+        GraphModel,
+        "A model of your own: a file that `scrimp.export_graph` wrote from a torch module.",
+        "Where no other kind has your architecture. Linear layers, convolutions, embeddings and norms have rules of "
+        "their own; anything else runs for each record alone. What mixes records is refused by name.",
+        ("columns", "table", "tensor"),
+        'Per-record gradients: Bu et al. 2023, "Differentially private optimization on large model at small cost".',
+    ),
     "matrix_factorization": Entry.of(
         MatrixFactorizationModel,
         "A vector and a bias for each user and each item; a rating is predicted by their product.",
@@ -195,6 +204,8 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
             found = _recommender(model, rows[1], _transformer(model))
         case GruRecModel() | LstmRecModel():
             found = _recommender(model, rows[1], _recurrent(model))
+        case GraphModel():
+            found = [Layer(name="graph", kind="graph", shapes={"": [model.trained or 0]})]
         case HfModel():
             found = [Layer(name=model.tuning, kind="hf", shapes={"": [model.trained or 0]})]
         case _:
@@ -295,16 +306,30 @@ def refusal(
         return "/model/kind", f"a `{model.kind}` model needs features of kind {wanted}; these are `{features_kind}`"
     if isinstance(model, HfModel) and model.architecture and task_of(model.architecture) != task_kind:
         return "/model/path", f"a `{model.architecture}` model cannot be tuned on tasks of kind `{task_kind}`"
-    if wrong := _no_records(model, features_kind, features):
+    if wrong := _no_records(model, features_kind, features, outputs):
         return wrong
     return _too_large(model, features, outputs, rows)
 
 
-def _no_records(model: Model, features_kind: str, features: int) -> tuple[str, str] | None:
+def _no_records(model: Model, features_kind: str, features: int, outputs: int) -> tuple[str, str] | None:
     """Why a data set's records are not what a model of texts or images reads."""
     if isinstance(model, HfModel):
         return _no_tuning(model, features_kind, features)
+    if isinstance(model, GraphModel):
+        return _no_graph(model.facts, features, outputs)
     return _no_image(model, features) if isinstance(model, CnnModel) else None
+
+
+def _no_graph(model: GraphFacts, features: int, outputs: int) -> tuple[str, str] | None:
+    """Why a graph does not read a data set's records, or holds too much of one."""
+    if model.inputs is not None and model.inputs != features:
+        return "/model/path", f"the graph reads {model.inputs} numbers; this data set's records have {features}"
+    if model.outputs is not None and model.outputs != outputs:
+        return "/model/path", f"the graph gives {model.outputs} numbers for a record; this data set needs {outputs}"
+    if model.pass_numbers is not None and model.pass_numbers > MOST_NUMBERS:
+        held = f"a pass would hold {model.pass_numbers} numbers for one record"
+        return "/model/path", f"{held}; at most {MOST_NUMBERS} are allowed"
+    return None
 
 
 def _no_tuning(model: HfModel, features_kind: str, features: int) -> tuple[str, str] | None:

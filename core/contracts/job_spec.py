@@ -18,6 +18,7 @@ from core.contracts.dataset_spec import Features, NodeColumns
 from core.contracts.extractor import ExtractorRef
 from core.contracts.gcn import GcnModel
 from core.contracts.governance import Use
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel, weights_file
 from core.contracts.hpo import Hpo
 from core.contracts.kinds import KINDS, JobKind, kinds_with
@@ -311,6 +312,7 @@ Model = (
     | MlpModel
     | CnnModel
     | GcnModel
+    | GraphModel
     | MatrixFactorizationModel
     | TransformerRecModel
     | GruRecModel

@@ -11,6 +11,7 @@ from scrimp.specs.models import (
     CnnModel,
     GamModel,
     GcnModel,
+    GraphModel,
     GruRecModel,
     HfModel,
     LinearModel,
@@ -396,6 +397,7 @@ class JobSpec(Spec):
         | MlpModel
         | CnnModel
         | GcnModel
+        | GraphModel
         | MatrixFactorizationModel
         | TransformerRecModel
         | GruRecModel

@@ -118,6 +118,28 @@ class GcnModel(Spec):
     activation: Literal["tanh", "relu"] = "tanh"
 
 
+class GraphModel(Spec):
+    """A model of the user's own: a file of the models root that `scrimp.export_graph` wrote from a torch module.
+
+    A record's numbers are the graph's one input, in the shape that the file says. The output has a number for each
+    class, or one for regression. Training begins at the file's weights; those with `requires_grad=False` stay.
+
+    What mixes records, such as BatchNorm in training mode, is refused by name.
+
+    `sha256` pins the file's content. It and the fields after it are filled in when the job is admitted.
+    """
+
+    kind: Literal["graph"] = "graph"
+    path: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    parameters: Annotated[int, Field(ge=1)] | None = None
+    trained: Annotated[int, Field(ge=1)] | None = None
+    inputs: Annotated[int, Field(ge=1)] | None = None
+    outputs: Annotated[int, Field(ge=1)] | None = None
+    places: Annotated[int, Field(ge=1)] | None = None
+    pass_numbers: Annotated[int, Field(ge=1)] | None = None
+
+
 class GruRecModel(Spec):
     """Gated recurrent units."""
 

@@ -24,6 +24,8 @@ MODULES = (
     "worker/training/steps.py",
     "scrimp/engine",
     "worker/metrics",
+    "worker/models/graph_module.py",
+    "worker/models/graph_network.py",
     "worker/statistics",
     "worker/clipping",
 )

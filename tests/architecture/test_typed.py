@@ -93,6 +93,7 @@ EDGES = {
     "worker/messages.py": (1, "the answers of a prediction"),
     "worker/models/base.py": (1, "a model's card"),
     "worker/models/files.py": (1, "a model's card"),
+    "worker/models/graph_module.py": (20, "arguments of torch operations"),
     "worker/models/hf/files.py": (1, "a model's card, and config.json"),
     "worker/models/hf/lora.py": (1, "adapter_config.json"),
     "worker/models/linear.py": (1, "a model's card"),

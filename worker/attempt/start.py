@@ -26,6 +26,7 @@ from app.storage import objects, parts
 from app.storage.seals import Seals
 from core.contracts.dataset_spec import LastItemHoldout, PublicHoldout
 from core.contracts.extractor import HASHED_WORDS
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import JobSpec, LinearModel
 from core.contracts.stored import SaltedSteps, StoredFile
@@ -159,7 +160,7 @@ def start_message(
     device = divided(spec.runtime, job.device, has_gpu=machine.has_gpu, processes=machine.processes, gpus=log.held.gpus)
     return messages.Start(
         extractor_dir=str(models / extractor) if extractor not in (None, HASHED_WORDS) and models else None,
-        models_root=str(models) if isinstance(spec.model, HfModel) and models else None,
+        models_root=str(models) if isinstance(spec.model, HfModel | GraphModel) and models else None,
         job_id=job.id,
         spec=spec,
         mechanism=None if job.mechanism is None else MechanismConfig.model_validate(job.mechanism),

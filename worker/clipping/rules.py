@@ -19,7 +19,7 @@ from worker.clipping.methods import SMALL, gram_is_cheaper
 from worker.clipping.terms import Dense, Outer, Rows, Term
 from worker.data.placed import chunk_bytes
 from worker.models.item_loss import ItemLoss
-from worker.models.positions import Positions
+from worker.models.positions import PerRecord, Positions
 from worker.models.residual import StandardizedConv2d
 from worker.models.rms import ShiftedRMSNorm
 from worker.native.layers import LAYERS, Kernel
@@ -97,6 +97,10 @@ def _embedding(module: nn.Embedding, ids: Tensor, g: Tensor) -> Found:
 def _learned_positions(module: Positions, x: Tensor, g: Tensor) -> Found:
     unused = len(module.weight) - x.shape[1]
     return _trainable([(module.weight, Dense(F.pad(g, (0, 0, 0, unused)) if unused else g))])
+
+
+def _per_record(module: PerRecord, x: Tensor, g: Tensor) -> Found:
+    return _trainable([(module.weight, Dense(g))])
 
 
 def _conv2d(module: nn.Conv2d, x: Tensor, g: Tensor) -> Found:
@@ -232,6 +236,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: _linear,
     nn.Embedding: _embedding,
     Positions: _learned_positions,
+    PerRecord: _per_record,
     nn.Conv1d: _conv1d,
     nn.Conv2d: _conv2d,
     StandardizedConv2d: _standardized_conv2d,

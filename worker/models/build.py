@@ -18,6 +18,7 @@ from core.contracts.dataset_spec import (
     Task,
 )
 from core.contracts.gcn import GcnModel
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import (
     CnnModel,
@@ -34,6 +35,7 @@ from core.privacy.numerics import PassType
 from worker.data.placed import CPU
 from worker.messages import Shape
 from worker.models.base import Model
+from worker.models.graph_network import GraphNetwork, graph_of
 from worker.models.hf.images import HfImages
 from worker.models.hf.loading import ModelMissingError, folder_of
 from worker.models.hf.model import HfTuning
@@ -81,6 +83,11 @@ def build_model(
             made = NextItem(features.items.rows, asked, dtype=dtype)
         case HfModel() as asked:
             made = _hf(asked, task, dtype, models_root)
+        case GraphModel() as asked:
+            if models_root is None:
+                raise ModelMissingError("this worker has no models root")
+            program, tensors = graph_of(models_root, asked)
+            made = GraphNetwork(shape.features, shape.outputs, asked, dtype=dtype, program=program, tensors=tensors)
         case MlpModel() | CnnModel() | GcnModel() as asked:
             if shape.sparse:
                 raise PrivacyError("this kind of model needs dense features")

@@ -17,9 +17,11 @@ from core.contracts.shape_function import ShapeFunction
 from core.contracts.stored import ArtifactFile
 from core.contracts.table import TableFeatures
 from core.disk import sync
+from core.parts.graph_program import GRAPH
 from core.parts.shape_functions import shape_functions
 from worker.models.base import Model, Parameters
 from worker.models.card import Privacy, readme
+from worker.models.graph_network import GraphNetwork
 from worker.models.hf.files import tuned_files
 from worker.models.hf.model import HfTuning
 from worker.models.linear import Linear
@@ -64,6 +66,8 @@ def save_model(
         library = "peft" if model.spec.tuning == "lora" else "transformers"
     else:
         files = {WEIGHTS: saved(tensors, metadata)}
+    if isinstance(model, GraphNetwork):
+        files[GRAPH] = model.program.model_dump_json(exclude_none=False).encode() + b"\n"
     shapes = {name: list(value.shape) for name, value in tensors.items()}
     card = model_card(model, shapes, task, features, extractor)
     shapes_of = _shape_functions(model, tensors, task, features)

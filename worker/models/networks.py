@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from core.contracts.cnn import behind
 from core.contracts.gcn import GcnModel
+from core.contracts.graph import GraphModel
 from core.contracts.job_spec import CnnModel, LinearModel, MlpModel
+from core.errors import PrivacyError
 from worker.data.records import FeatureRecords
 from worker.models.activations import Tanh
 from worker.models.base import Parameters
@@ -34,7 +36,7 @@ class Network(ModuleModel):
 
     features: int
     outputs: int
-    spec: LinearModel | MlpModel | CnnModel | GcnModel
+    spec: LinearModel | MlpModel | CnnModel | GcnModel | GraphModel
     dtype: torch.dtype = field(default=torch.float32, kw_only=True)
 
     @cached_property
@@ -89,6 +91,8 @@ class Network(ModuleModel):
     def _chain(self) -> list[nn.Module]:
         if isinstance(self.spec, LinearModel):
             return [nn.Linear(self.features, self.outputs, bias=self.spec.has_bias)]
+        if isinstance(self.spec, GraphModel):
+            raise PrivacyError("a graph's layers are its file's")
         act = _ACTIVATIONS[self.spec.activation]
         if isinstance(self.spec, GcnModel):
             return _gcn(self.spec, self.features, self.outputs, act)

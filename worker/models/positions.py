@@ -16,3 +16,15 @@ class Positions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Adds the first T positions."""
         return x + self.weight[: x.shape[1]]
+
+
+class PerRecord(nn.Module):
+    """A parameter that no layer holds, (n, …): a copy for each record, whose gradient is that record's."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Copies, without memory of their own, for as many records as x has."""
+        return self.weight.expand(len(x), *self.weight.shape)

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import safetensors.torch
 from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from core.contracts.dataset_spec import Columns, Features, Interactions, NextItemTask, Task
+from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import Model as Requested
 from core.contracts.table import TableFeatures
 from core.errors import InvalidRequest, PermanentError
 from core.parts.damage import DataDamagedError
+from core.parts.graph_program import GRAPH, Program, UnfitGraphError
+from core.parts.graph_rules import places_of
 from core.parts.inputs import checked
 from core.privacy.numerics import BYTES, PASS_BYTES, ROW_UNIT, PassType
 from worker.extractors.files import ExtractorMissingError
 from worker.messages import Shape
+from worker.models import graph_network
+from worker.models.base import Model
 from worker.models.build import build_model
 from worker.models.files import CARD
+from worker.models.graph_network import GraphNetwork
 from worker.models.hf.loading import ModelMissingError
 from worker.predicting.predict import Answer, Predictor
 
@@ -101,8 +108,24 @@ def _predictor(folder: Path, card: dict[str, Any], weights: bytes, root: Path | 
     shape = Shape(records_train=1, records_holdout=0, **sizes)
     passes: PassType = card.get("passes") or ("float64" if card["kind"] in OWN_MEMBERS else "float32")
     models = folder.resolve().parent if whole else root
-    model = build_model(requested, shape, task, features, passes, _rows(requested, passes), models)
+    rows = _rows(requested, passes)
+    if isinstance(requested, GraphModel):
+        model: Model = _graph(folder, requested, shape, weights)
+        return Predictor.of(replace(model, rows_per_pass=rows), weights, requested, task, features, root)
+    model = build_model(requested, shape, task, features, passes, rows, models)
     return Predictor.of(model, weights, requested, task, features, root)
+
+
+def _graph(folder: Path, requested: GraphModel, shape: Shape, weights: bytes) -> GraphNetwork:
+    """A user's own model, from the graph beside its weights. Its file is a stranger's: it is read by the same rules."""
+    program = Program.model_validate_json((folder / GRAPH).read_bytes())
+    try:
+        program.require_ordered()
+        places_of(program)
+        tensors = graph_network.published(program, safetensors.torch.load(weights))
+        return GraphNetwork(shape.features, shape.outputs, requested, program=program, tensors=tensors)
+    except (UnfitGraphError, ValueError):
+        raise UnreadableModelError(f"{folder / GRAPH} does not describe the model: fetch it again") from None
 
 
 def _requested(card: dict[str, Any]) -> Requested:
@@ -114,7 +137,7 @@ def _requested(card: dict[str, Any]) -> Requested:
 
 def _rows(requested: Requested, passes: PassType) -> int:
     """How many records a pass holds: a fixed number, since the model is built before any record is known."""
-    held = requested.pass_numbers if isinstance(requested, HfModel) else None
+    held = requested.pass_numbers if isinstance(requested, HfModel | GraphModel) else None
     return max(1, min(ROW_UNIT, PASS_BYTES // ((held or 1) * BYTES[passes])))
 
 

@@ -38,6 +38,7 @@ from worker.data.sequences import SequenceRecords
 from worker.extractors.features import Extractor
 from worker.metrics.scores import Ranks
 from worker.models.base import Model, Parameters
+from worker.models.graph_network import GraphNetwork
 from worker.models.hf.model import HfTuning
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.next_item import NextItem
@@ -74,16 +75,15 @@ def require_exact(plan: Plan) -> None:
     Raises:
         UnfitLayerError: a record's gradient is not autograd's, or depends on other records, or a pass reads a number.
     """
-    if isinstance(plan.model, HfTuning) and isinstance(plan.engine, Bookkeeping | ZerothOrder):
+    if isinstance(plan.model, HfTuning | GraphNetwork) and isinstance(plan.engine, Bookkeeping | ZerothOrder):
         generator = torch.Generator().manual_seed(1)
         parameters = placed(random_parameters(plan.model, generator, gain=1.0), plan.device)
         examples = random_records(plan.model, EXAMPLES, generator)
         (each,) = passes_on(META, examples, EXAMPLES, plan.model.dtype)
-        require_static(plan.model.shapes_alone(), plan.model.record_losses, each.records)
-        if isinstance(plan.engine, ZerothOrder):  # takes no gradient
-            return
         try:
-            plan.engine.examine(examples, parameters)
+            require_static(plan.model.shapes_alone(), plan.model.record_losses, each.records)
+            if not isinstance(plan.engine, ZerothOrder):  # takes no gradient
+                plan.engine.examine(examples, parameters)
         except UnfitLayerError:
             raise
         except PrivacyError as error:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from core.errors import PrivacyError
 from worker.clipping.examined import UnfitLayerError
 
 META = torch.device("meta")
@@ -33,8 +34,8 @@ def require_static(module: nn.Module, losses: Callable[[nn.Module, Any], Tensor]
     try:
         with _followed(module, inside), torch.enable_grad():
             losses(module, records).sum().backward()
-    except MemoryError:
-        raise  # says nothing about the model
+    except (MemoryError, PrivacyError):
+        raise  # the first says nothing about the model, the second names what is wrong
     except Exception as error:  # the library's own code may raise anything
         where = inside[-1] if inside else "the model"
         raise UnfitLayerError(where, f"a pass does not run without numbers: {type(error).__name__}") from None

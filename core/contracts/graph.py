@@ -1,0 +1,61 @@
+"""Settings of a model that a user brings: a graph of operations from a file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from core.contracts.base import Document
+from core.contracts.extractor import Sha256Hex
+from core.contracts.hf import ModelPath
+from core.contracts.model_settings import ModelSettings, RecordSizes
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class GraphFacts(Document):
+    """What follows from a graph's file; see GraphModel. None: not looked at yet."""
+
+    sha256: Sha256Hex | None = None
+    parameters: Count | None = None
+    trained: Count | None = None
+    inputs: Count | None = None
+    outputs: Count | None = None
+    places: Count | None = None
+    pass_numbers: Count | None = None
+
+
+class GraphModel(ModelSettings):
+    """A model of the user's own: a file of the models root that `scrimp.export_graph` wrote from a torch module.
+
+    A record's numbers are the graph's one input, in the shape that the file says. The output has a number for each
+    class, or one for regression. Training begins at the file's weights; those with `requires_grad=False` stay.
+
+    What mixes records, such as BatchNorm in training mode, is refused by name.
+
+    `sha256` pins the file's content. It and the fields after it are filled in when the job is admitted.
+    """
+
+    kind: Literal["graph"] = "graph"
+    path: ModelPath
+    sha256: Sha256Hex | None = None
+    parameters: Count | None = None
+    trained: Count | None = None
+    inputs: Count | None = None
+    outputs: Count | None = None
+    places: Count | None = None  # the most rows of one product that belong to a record
+    pass_numbers: Count | None = None  # about how many numbers a pass holds for one record
+
+    @property
+    def facts(self) -> GraphFacts:
+        """What a request says of the file."""
+        return GraphFacts.model_validate(self.model_dump(exclude={"kind", "path"}))
+
+    def held(self, of: RecordSizes) -> int | None:
+        """See ModelSettings.held."""
+        return self.pass_numbers
+
+    def positions(self) -> int:
+        """See ModelSettings.positions."""
+        return self.places or 1

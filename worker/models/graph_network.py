@@ -1,0 +1,91 @@
+"""A user's own graph as a model: its file's weights are where training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from core.contracts.graph import GraphModel
+from core.parts import graph_file
+from core.parts.graph_file import GraphFile
+from core.parts.graph_program import Program, UnfitGraphError
+from worker.models.base import Parameters
+from worker.models.graph_module import KINDS, GraphModule
+from worker.models.hf.loading import ModelMissingError
+from worker.models.networks import Network
+
+
+@dataclass(frozen=True)
+class GraphNetwork(Network):
+    """A network whose layers are a file's.
+
+    Attributes:
+        program: the graph.
+        tensors: the file's, by its names; of a finished model the constants alone are used.
+    """
+
+    spec: GraphModel
+    program: Program = field(kw_only=True)
+    tensors: Mapping[str, Tensor] = field(kw_only=True)
+
+    def module(self) -> nn.Module:
+        """Its input is (n, d), a record's numbers in the order of the graph's shape."""
+        return GraphModule(self.program, self.constants, self.dtype, self.device)
+
+    def shapes_alone(self) -> nn.Module:
+        """The module on torch's meta device: its tensors have shapes and no numbers."""
+        return replace(self, device=torch.device("meta")).module()
+
+    def init(self, key: bytes | None = None) -> Parameters:
+        """The file's weights."""
+        trained = (each.name for each in self.program.tensors.values() if each.trained)
+        return {name: self.tensors[name].double() for name in trained}
+
+    @property
+    def constants(self) -> Parameters:
+        """The tensors that are not trained, in their own types."""
+        return {each.name: self.tensors[each.name] for each in self.program.tensors.values() if not each.trained}
+
+
+def graph_of(root: Path, asked: GraphModel) -> tuple[Program, dict[str, Tensor]]:
+    """The program and the tensors that a job was admitted with.
+
+    Raises:
+        ModelMissingError: the file is missing, or its content differs.
+    """
+    try:
+        file = graph_file.read(root / asked.path)
+    except (OSError, UnfitGraphError):
+        raise ModelMissingError("the graph is not in this worker's models root") from None
+    if asked.sha256 is not None and file.sha256 != asked.sha256:
+        raise ModelMissingError("the graph differs from the admitted one")
+    return file.program, tensors_of(file)
+
+
+def tensors_of(file: GraphFile) -> dict[str, Tensor]:
+    """A file's tensors, by its names."""
+    return {
+        each.name: torch.frombuffer(bytearray(content), dtype=KINDS[each.dtype]).view(each.sizes)
+        if (content := file.tensor(each.name))
+        else torch.empty(each.sizes, dtype=KINDS[each.dtype])
+        for each in file.program.tensors.values()
+    }
+
+
+def published(program: Program, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a finished model's file, in the program's types and sizes.
+
+    Raises:
+        KeyError: one is missing.
+        ValueError: one has other sizes.
+    """
+    found = {}
+    for each in program.tensors.values():
+        if tuple(weights[each.name].shape) != each.sizes:
+            raise ValueError(f"{each.name} has other sizes than the graph says")
+        found[each.name] = weights[each.name].to(KINDS[each.dtype])
+    return found
