@@ -8,7 +8,7 @@ from __future__ import annotations
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from app.db.models import Account, SubAccount, SubAccountKey
+from app.db.models import Account, Dataset, SubAccount, SubAccountKey
 from app.ledger import accounts
 from core.errors import Conflict, InvalidRequest
 from core.ids import new_id
@@ -37,9 +37,11 @@ def write(session: Session, account: Account, like: SubAccount, units: int) -> S
     """Gives a sub-account of this name its ε, in these units; makes it, if there is none.
 
     Raises:
-        Conflict: `budget-too-low`: more than that is spent and held.
+        Conflict: `budget-too-low`: more than that is spent and held. `wrong-state`: it was used up by a move.
     """
     found = session.get(SubAccount, (account.dataset_id, like.name), populate_existing=True)
+    if found is not None and units > found.train_budget:
+        _require_counted(session, account, found)
     if found is None:
         found = SubAccount(dataset_id=account.dataset_id, name=like.name, id=new_id("sub"), version=0)
         found.train_spent = found.train_held = found.holdout_spent = found.holdout_held = 0
@@ -55,6 +57,26 @@ def write(session: Session, account: Account, like: SubAccount, units: int) -> S
     found.epsilon, found.train_budget = like.epsilon, units
     found.holdout_budget = units if account.holdout_budget else 0
     return found
+
+
+def _require_counted(session: Session, account: Account, found: SubAccount) -> None:
+    """Refuses to raise a budget that says less than was carried to it (decision 62): what it lacks would be free."""
+    first = session.get_one(Dataset, account.dataset_id).pays_for
+    before = None if first is None else session.get(SubAccount, (first, found.name), populate_existing=True)
+    if first is None or before is None:
+        return
+    closed = accounts.account_of(session, first)
+    own, to = (accounts.filter_for(each.filter, each.order) for each in (closed, account))
+    spent = (before.train_spent + before.train_held, before.holdout_spent + before.holdout_held)
+    counted = (found.train_spent + found.train_held, found.holdout_spent + found.holdout_held)
+    for amount, here in zip(spent, counted, strict=True):
+        carried = own.carried(amount, to)
+        if carried is None or carried > here:
+            raise Conflict(
+                "wrong-state",
+                "this budget was used up when its ledger moved, by more than it can say: close it, and give its keys a "
+                "new one under another name",
+            )
 
 
 def units_of(account: Account, epsilon: float) -> int:

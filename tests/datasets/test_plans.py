@@ -259,6 +259,28 @@ def test_a_budget_that_spent_more_than_it_has_after_the_move_is_used_up(api: Api
         assert account(api, second).train_spent > copy.train_spent
 
 
+@pytest.mark.parametrize("epsilon", [1.5, 2.0], ids=["no units under rdp", "fewer"])
+def test_a_used_up_budget_that_is_raised_counts_all_that_it_had_spent(api: Api, epsilon: float) -> None:
+    """Its copy can only say that it is used up: a raise must not begin from there."""
+    first, key = planned(api), api.key_ids["owner"]
+    path = f"/v1/datasets/{first}/budgets/{key}"
+    assert api.client.put(path, json={"epsilon": epsilon}, headers=api.headers("owner")).status_code in (200, 201)
+    with api.db.read() as session:
+        (sub,) = budgets.all_of(session, first)
+    spend(api, first, {"kind": "gdp", "mu": math.sqrt(sub.train_budget * 0.999e-12)}, "one")
+    assert charge(api, first, ZCDP, "two").status_code == 409
+    _, second = ledgers(api, first)
+    raised = api.client.put(path, json={"epsilon": 3.0}, headers=api.headers("owner") | {"If-Match": "*"})
+    with api.db.read() as session:
+        (before,), (copy,) = budgets.all_of(session, first), budgets.all_of(session, second)
+    spent = GdpFilter().carried(before.train_spent + before.train_held, RdpFilter(account(api, second).order or 0.0))
+    assert spent is not None
+    left = copy.train_budget - copy.train_spent
+    assert spent + left <= max(spent, copy.train_budget), (raised.status_code, raised.text)
+    assert raised.status_code == 409 and "used up" in raised.json()["detail"], raised.text
+    assert charge(api, first, ZCDP, "three").status_code == 409
+
+
 def test_a_closed_ledger_says_why_and_a_refused_move_says_what_would_do(api: Api) -> None:
     first = planned(api)
     large = charge(api, first, {"kind": "zcdp", "rho": 5.0}, "large").json()["detail"]
