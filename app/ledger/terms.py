@@ -9,6 +9,7 @@ ledger is its first entry, so that terms fit one ledger alone. Nothing here is c
 from __future__ import annotations
 
 import base64
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,8 +25,10 @@ from app.ledger.signer import Signer, sign_and_store
 from app.ledger.transparency import attestations
 from core.contracts.base import Document, Unit
 from core.contracts.governance import Governance, Permit, Purpose
+from core.errors import TransientError
 from core.ids import rfc3339, whole_second
 
+logger = logging.getLogger(__name__)
 PREDICATE_TYPE = "https://scrimp.example.org/dataset-terms/v1"
 BLOCK = aliased(Dataset)
 
@@ -97,15 +100,21 @@ CURRENT = and_(
 def sign_due(db: Database, key: Signer) -> int:
     """Signs the terms that changed, or that another key signed; for the relay. Returns how many.
 
-    One statement looks for them; the terms of an idle service cost nothing more.
+    One statement looks for them; the terms of an idle service cost nothing more. Those that change each time while they
+    are signed wait for the next call.
     """
     key_id = attestations.key_id(key.public_key())
     due = STATES.outerjoin(DatasetTerms, and_(CURRENT, DatasetTerms.key_id == key_id))
     with db.read() as session:
         waiting = [row.id for row in session.execute(due.where(DatasetTerms.dataset_id.is_(None)))]
+    signed = 0
     for dataset_id in waiting:
-        sign(db, dataset_id, key)
-    return len(waiting)
+        try:
+            sign(db, dataset_id, key)
+            signed += 1
+        except TransientError as error:
+            logger.warning("the terms of %s are not signed yet: %s", dataset_id, error)
+    return signed
 
 
 def sign(db: Database, dataset_id: str, key: Signer) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import update
 
 from app.db.engine import Database, TransactionOpen
@@ -149,6 +149,35 @@ def test_older_terms_never_replace_newer_ones(db: Database, dataset: str, slow: 
     slow.during(lambda key: terms.sign(db, dataset, key), overtake)
     with db.read() as session:
         assert terms.terms_in(session.get_one(DatasetTerms, dataset).envelope).name == "renamed"
+
+
+@dataclass
+class Overtaken:
+    """A key that signs a data set's terms a moment too late each time: they have changed meanwhile."""
+
+    db: Database
+    dataset: str
+
+    def public_key(self) -> Ed25519PublicKey:
+        return KEY.public_key()
+
+    def sign(self, data: bytes) -> bytes:
+        if self.dataset.encode() in data:
+            with self.db.write() as session:
+                changed = update(Dataset).where(Dataset.id == self.dataset)
+                session.execute(changed.values(grants_version=Dataset.grants_version + 1))
+        return KEY.sign(data)
+
+
+def test_terms_that_always_change_keep_no_others_waiting(db: Database, dataset: str) -> None:
+    """Whoever may change grants could stop what the relay does after it, too."""
+    pair = [dataset, open_ledger(db)]
+    for restless, other in (pair, reversed(pair)):  # in whichever order they are signed
+        redeclare(db, other, f"renamed {other}")
+        terms.sign_due(db, Overtaken(db, restless))
+        with db.read() as session:
+            row = session.get_one(DatasetTerms, other)
+            assert terms.terms_in(row.envelope).name == f"renamed {other}"
 
 
 def test_a_cosignature_that_came_meanwhile_stays(db: Database, heads: Heads, dataset: str, slow: Slow) -> None:
