@@ -73,6 +73,7 @@ class Relay:
         self.db, self.settings, self.signing_key, self.notifier = db, settings, signing_key, notifier
         self.heads, self.marks, self.objects = Heads.of(settings), Marks.of(settings), objects.of(settings)
         self.unsigned: set[str] = set()
+        self.put_off: set[int] = set()  # messages of certificates that were not signed: the others come first
         self.code_version = version("scrimp")
         self.next_sweep = self.next_survey = self.next_states = self.next_retention = 0.0
         self.published = False
@@ -146,6 +147,7 @@ class Relay:
                 self._certify(row_id, job_id)
             except Unavailable as error:
                 failed = error
+                self.put_off = {row_id} if len(self.put_off) >= CERTIFICATES else self.put_off | {row_id}
                 break  # what is away, a program that signs or a bucket, would delay wake-ups for each of the others
             except (ServiceError, OSError) as error:
                 failed = error  # continues with the others; this one is tried again
@@ -154,7 +156,8 @@ class Relay:
         return failed
 
     def _due(self, topic: str, limit: int) -> list[tuple[int, str]]:
-        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(Outbox.id).limit(limit)
+        order = (Outbox.id.in_(self.put_off), Outbox.id) if self.put_off else (Outbox.id,)
+        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(*order).limit(limit)
         with self.db.read() as session:
             return [(row.id, row.job_id) for row in session.execute(rows)]
 

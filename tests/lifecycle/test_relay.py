@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import event, func, select
 from sqlalchemy.dialects import postgresql
 
 from app.db.engine import Database
 from app.db.models import Certificate, JobEvent, Outbox
 from app.ledger.certificates import verify
+from app.ledger.signer import Signer
 from app.ledger.signing_keys import signing_key
 from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
 from app.settings import Settings
 from app.storage.objects import Folder
 from core.contracts.stored import ArtifactFile
+from core.errors import Unavailable
 from tests.lifecycle.conftest import Submit, claimed, job_row
 
 
@@ -79,6 +82,40 @@ def test_a_broker_that_is_down_loses_nothing(db: Database, settings: Settings, s
     Relay(db, settings, signing_key(settings), Notifier(notified.append)).run_once()
     assert notified == [job_id]
     assert job_row(db, job_id).status == "queued"
+
+
+@dataclass(frozen=True)
+class Picky:
+    """A program that signs all but what names this job: too much for it, or too slow."""
+
+    key: Signer
+    job_id: str
+
+    def public_key(self) -> Ed25519PublicKey:
+        return self.key.public_key()
+
+    def sign(self, data: bytes) -> bytes:
+        if self.job_id.encode() in data:
+            raise Unavailable("SCRIMP_SIGN_COMMAND failed")
+        return self.key.sign(data)
+
+
+def test_a_certificate_that_a_program_does_not_sign_keeps_no_other_waiting(
+    db: Database, settings: Settings, submit: Submit
+) -> None:
+    jobs = [submit(once=str(number)) for number in range(3)]
+    for job_id in jobs:
+        log = claimed(db, job_id)
+        log.start_block(1, 50)
+        log.record_digest(50, "ab" * 32)
+        log.succeed([], 50, [])
+    relay = relay_of(db, settings, lambda _job: None)
+    relay.signing_key = Picky(relay.signing_key, jobs[0])
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            relay.run_once()
+    with db.read() as session:
+        assert {each for each in jobs if session.get(Certificate, each) is not None} == set(jobs[1:])
 
 
 def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Settings, submit: Submit) -> None:
