@@ -379,7 +379,10 @@ function summed(entries) {
         the(!closed && !holds.has(job), "holds what may not be held");
         holds.set(job, amounts);
         held = both((name) => held[name] + amounts[name]);
-      } else [budget, closed, movedTo] = [amounts, closed || "joined_into" in memo, memo.joined_into ?? movedTo];
+      } else {
+        the(!(closed && "joined_into" in memo), "closes a ledger that is closed");
+        [budget, closed, movedTo] = [amounts, closed || "joined_into" in memo, memo.joined_into ?? movedTo];
+      }
     }
     the(isDeepStrictEqual(memo.balance, both((name) => ({ budget: budget[name], spent: spent[name], held: held[name] }))), "states balances that do not follow from the entries");
     the(ACCOUNTS.every((name) => spent[name] + held[name] <= budget[name]), "overspends the budget");

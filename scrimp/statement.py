@@ -281,6 +281,7 @@ class _Sums:
                     self.within.setdefault(str(memo["budget"]), dict.fromkeys(ACCOUNTS, 0))
                 self.held = {name: self.held[name] + amounts[name] for name in ACCOUNTS}
             else:
+                self._require(not (self.closed and "joined_into" in memo), "closes a ledger that is closed")
                 self.budget = amounts
                 self.caps.append(float(memo["cap_epsilon"]))
                 self.closed = self.closed or "joined_into" in memo
@@ -308,7 +309,10 @@ class _Sums:
         if kind == "post" and "joined" in entry["memo"]:
             self.carried[str(entry["memo"]["joined"])] = amounts
             for each in entry["memo"].get("within", ()):
-                self.within[str(each["budget"])] = {name: int(each[name]) for name in ACCOUNTS}
+                part = {name: int(each[name]) for name in ACCOUNTS}
+                fits = all(0 <= part[name] <= amounts[name] for name in ACCOUNTS) and each["budget"] not in self.within
+                self._require(fits, "takes over for a budget what it cannot")
+                self.within[str(each["budget"])] = part
         if kind == "post":
             (self.jobs if str(entry["job_id"]).startswith("job_") else self.charges).add(study or entry["job_id"])
         if (payer := self.payers.get(study or entry["job_id"])) is not None:

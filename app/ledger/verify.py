@@ -292,6 +292,8 @@ class Replay:
         self.held = [held - part for held, part in zip(self.held, hold, strict=True)]
         self.spent = _plus(self.spent, amounts)
         for each in said.within:
+            fits = each.budget not in self.parts and each.train <= amounts[0] and each.holdout <= amounts[1]
+            _require(fits, "it takes over for a sub-account what it cannot")
             self.parts[each.budget] = [[each.train, each.holdout], [0, 0]]
         payer = self.paid_by.pop(entry.job_id, None) if study is None else self.paid_by.get(study)
         if payer is not None:
@@ -308,6 +310,7 @@ class Replay:
         self.parts[payer] = [spent, _plus(held, amounts)]
 
     def _grant(self, entry: Row[Any], said: Memo, budgets: list[int]) -> None:
+        _require(None in (self.joined_into, said.joined_into), "it closes a ledger that is closed")
         self.budget = budgets
         if entry.kind == "open":
             self.terms = (said.filter, said.order, said.cap_delta)

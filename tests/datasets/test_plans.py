@@ -371,7 +371,7 @@ def test_a_statement_says_the_whole_delta_and_proves_the_move(api: Api) -> None:
 
 def by_both(document: Any, path: Path) -> tuple[str, str]:
     """What `scrimp.statement` and docs/verify.mjs say against a statement."""
-    path.write_text(reader.written(document))
+    path.write_text(json.dumps(document))
     answer = by_node(path, "--public-key", public_key(KEY))
     assert (answer.returncode == 0) == ("FAULT" not in answer.stdout), answer.stdout + answer.stderr
     try:
@@ -425,6 +425,38 @@ def test_both_verifiers_read_what_moved(api: Api, tmp_path: Path) -> None:
         assert "less was carried to a ledger than the one before it had spent" in text
     later = document | {"version": 5}
     assert all("of an unknown version" in text for text in by_both(later, tmp_path / "later"))
+
+
+@needs_node
+def test_a_move_is_the_last_word_of_a_ledger(api: Api, tmp_path: Path) -> None:
+    """One that said afterwards that it was retired would hide the ledger that it moved to."""
+    first = planned(api)
+    spend(api, first, ZCDP)
+    document = statement(api, first)
+    ledger = document["ledgers"][0]
+    last = json.loads(json.dumps(ledger["entries"][-1]))
+    ledger["entries"].append(last | {"seq": last["seq"] + 1, "memo": last["memo"] | {"joined_into": "retired"}})
+    signed_anew(ledger)
+    for text in by_both(document, tmp_path / "retired"):
+        assert "closes a ledger that is closed" in text
+
+
+def test_what_a_budget_took_over_is_counted_once(api: Api) -> None:
+    """A second word on it would make free what was paid from the budget since."""
+    first, key = planned(api), api.key_ids["owner"]
+    path = f"/v1/datasets/{first}/budgets/{key}"
+    assert api.client.put(path, json={"epsilon": 3.0}, headers=api.headers("owner")).status_code in (200, 201)
+    spend(api, first, HALF, "one")
+    spend(api, first, ZCDP, "two")
+    spend(api, first, ZCDP, "three")
+    document = statement(api, first)
+    entries = document["ledgers"][1]["entries"]
+    carried = next(each["memo"] for each in entries if each["kind"] == "post" and "joined" in each["memo"])
+    assert carried["within"] and entries[-1]["kind"] == "post"
+    entries[-1]["memo"] |= {"joined": "ds_another", "within": carried["within"]}
+    signed_anew(document["ledgers"][1])
+    with pytest.raises(NotProven, match="takes over for a budget what it cannot"):
+        proven(document)
 
 
 @needs_node
