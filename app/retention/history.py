@@ -6,6 +6,8 @@ What remains in any case, and why, is in docs/production.md (Retention).
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from sqlalchemy import Select, delete, exists, func, or_, select
@@ -14,18 +16,37 @@ from sqlalchemy.orm import Session
 from app.db.engine import Database
 from app.db.models import Attempt, Certificate, Job, JobEvent, Metric, Outbox, WebhookEvent, table_of
 from app.lifecycle import measures
+from app.lifecycle.marks import Marks
+from app.settings import Settings
+from core.errors import Unavailable
 from core.ids import now
 
+logger = logging.getLogger(__name__)
 AT_ONCE = 100  # jobs in one sweep, a transaction each
 # They stay: certificates are made from them, an auditor trains again after them, a reader of the stream ends at them.
 LASTING = ("ready", "audited", "succeeded", "failed", "cancelled")
 
 
-def sweep(db: Database, kept_days: float) -> int:
-    """Shortens up to AT_ONCE jobs; returns how many."""
+def sweep_due(db: Database, settings: Settings) -> None:
+    """Shortens jobs as the settings ask, without those that still have a mark outside the database: their scores are
+    compared with it (app.lifecycle.mark_survey)."""
+    if settings.history_kept_days is not None:
+        try:
+            sweep(db, settings.history_kept_days, set(Marks.of(settings).jobs()))
+        except Unavailable as error:
+            logger.error("no job is shortened for now: %s", error.message)
+
+
+def sweep(db: Database, kept_days: float, marked: Collection[str] = ()) -> int:
+    """Shortens up to AT_ONCE jobs; returns how many.
+
+    Args:
+        marked: jobs that are left as they are.
+    """
     before = now() - timedelta(days=kept_days)
     with db.read() as session:
-        jobs = list(session.scalars(_old(before).limit(AT_ONCE)))
+        old = session.scalars(_old(before).limit(AT_ONCE + len(marked)))
+        jobs = [each for each in old if each not in marked][:AT_ONCE]
     for job_id in jobs:
         with db.write() as session:
             shorten(session, job_id)

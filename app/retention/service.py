@@ -82,8 +82,7 @@ def sweep(db: Database, settings: Settings) -> None:
         _sweep_artifacts(db, now() - timedelta(days=settings.artifacts_kept_days))
     if settings.content_kept_days is not None:
         _sweep_contents(db, settings, now() - timedelta(days=settings.content_kept_days))
-    if settings.history_kept_days is not None:
-        history.sweep(db, settings.history_kept_days)
+    history.sweep_due(db, settings)
 
 
 def _sweep_artifacts(db: Database, before: datetime) -> None:

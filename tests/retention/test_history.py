@@ -13,10 +13,13 @@ from app.db.engine import Database
 from app.db.models import Attempt, Job, JobEvent, Metric
 from app.ledger.certificates import verify as signed
 from app.ledger.verify import verify
+from app.lifecycle import mark_survey
+from app.lifecycle.marks import Mark, Marks
 from app.retention import history
 from app.retention import service as retention
 from app.settings import Settings
 from app.system import collectors
+from core.contracts.stored import Number
 from core.ids import now
 from tests.conftest import BACKINGS
 from tests.conftest import Api as Roles
@@ -115,6 +118,25 @@ def test_nothing_is_shortened_before_its_certificate_is_there(db: Database, sett
     assert history.sweep(db, DAYS) == 0 and rows(db, job_id) == before
     relay_of(db, settings, lambda _job: None).run_once()
     assert history.sweep(db, DAYS) == 1 and rows(db, job_id)[:2] == (0, 0)
+
+
+def test_nothing_is_shortened_while_a_mark_is_compared_with_it(
+    db: Database, settings: Settings, submit: Submit
+) -> None:
+    """A survey that found the released scores gone would close the data set, and a restore would post them again."""
+    job_id, marks = submit(), Marks.of(settings)
+    trained(db, job_id)
+    ended_days_ago(db, job_id, DAYS + 1)
+    relay_of(db, settings, lambda _job: None).run_once()
+    with db.read() as session:
+        dataset = session.get_one(Job, job_id).dataset_id
+    released = Number.model_validate(SCORE)
+    marks.append(Mark(job=job_id, dataset=dataset, attempt=2, steps_started=50, released=(released,)), after=0)
+    retention.sweep(db, settings.model_copy(update={"history_kept_days": DAYS}))
+    assert mark_survey.compare(db, marks).short == {}
+    marks.remove(job_id)
+    retention.sweep(db, settings.model_copy(update={"history_kept_days": DAYS}))
+    assert rows(db, job_id)[:2] == (0, 0)
 
 
 def test_a_sweep_is_bounded(db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
