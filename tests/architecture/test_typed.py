@@ -25,6 +25,7 @@ EDGES = {
     "app/dashboard/draft.py": (2, "a draft: a request that a person is still writing"),
     "app/dashboard/fields.py": (31, "a JSON Schema, and the drafts that its form reads and writes"),
     "app/dashboard/job_draft.py": (4, "a draft"),
+    "app/dashboard/job_names.py": (2, "a draft, whose name it may be"),
     "app/dashboard/numbers.py": (1, "filters of templates, by name"),
     "app/dashboard/page.py": (1, "the query of an address"),
     "app/dashboard/job_list.py": (1, "a template's variables"),
