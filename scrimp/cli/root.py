@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scrimp.cli.certificates import trusted_key
+from scrimp.cli.keys import app as keys
 from scrimp.cli.keys import moment
-from scrimp.cli.session import read_json
+from scrimp.cli.session import Session, command, read_json
 from scrimp.cli.witness import require_cryptography
+from scrimp.errors import ScrimpError
 from scrimp.key_history import EMPTY, History, opened, sealed, text_of
 from scrimp.transparency import NotProven
 
@@ -93,6 +95,28 @@ def revoke(
         history,
         root,
         lambda known: known.revoked(str(trusted_key(public_key)), moment(since), _time(None), reason),
+    )
+
+
+@command(keys, "history")
+def show_history(
+    session: Session,
+    root: Annotated[str, typer.Option(help="The root's public key, from the service's owner: base64, or a file.")],
+    to: Annotated[Path | None, typer.Option(help="Write the signed history to this file, for verifiers.")] = None,
+) -> None:
+    """Show which keys sign and signed for the service, and which is revoked, as its offline root signed it."""
+    envelope = session.client.signing_history().history
+    if envelope is None:
+        raise ScrimpError("this service has no root: `scrimp signing-key` prints the key that it signs with")
+    try:
+        history = opened(envelope, str(trusted_key(root)))
+    except NotProven as error:
+        raise ScrimpError(str(error)) from None
+    if to is not None:
+        to.write_text(json.dumps(envelope, indent=1) + "\n")
+    session.result(
+        {"number": history.number, "keys": [each.document for each in history.keys]},
+        lambda: session.console.print("\n".join(lines(history)), soft_wrap=True, highlight=False, markup=False),
     )
 
 
