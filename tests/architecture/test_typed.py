@@ -46,6 +46,7 @@ EDGES = {
     "app/db/together.py": (2, "the parameters of a statement"),
     "app/db/webhooks.py": (3, "columns"),
     "app/db/workers.py": (3, "columns"),
+    "app/identity/requests.py": (3, "an identity provider's answers, which provider.py reads"),
     "app/identity/provider.py": (5, "the documents and claims of an identity provider, on their way to an `Identity`"),
     "app/egress/crate.py": (16, "the RO-Crate's JSON-LD"),
     "core/errors.py": (2, "problem documents"),
