@@ -78,6 +78,13 @@ class Settings(BaseSettings):
         "empty: the secret `signing_key` does.",
     )
     sign_public_key: str = Field("", description="The public key that it signs with: base64 of the raw 32 bytes.")
+    signing_history: Path | None = Field(
+        None,
+        description="The history of the signing keys that an offline root signed (`scrimp keys root`).",
+    )
+    signing_root: str = Field(
+        "", description="The root's public key, base64: the relay signs with no key that its history does not name."
+    )
     witnesses: list[str] = Field(
         [], description='Witnesses of checkpoints, as JSON: ["URL VERIFIER-KEY", …]; the relay sends them each one.'
     )

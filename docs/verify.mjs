@@ -2,6 +2,7 @@
 //
 //   node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
 //                   [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
+//   node verify.mjs CERTIFICATE --root KEY --history FILE [--witness KEY ...] ...
 //   node verify.mjs EGRESS --public-key KEY [--public-key KEY ...] [--job ID] [--recipient NAME] [--since TIME]
 //                   [--checkpoint FILE ...]
 //
@@ -15,6 +16,10 @@
 // --require-checkpoint: each ledger that was charged must have a checkpoint. --witness KEY (NAME+hash+key): this witness
 // must have cosigned it; so there must be one. --checkpoint FILE: a checkpoint from elsewhere, such as the witness, in
 // place of the certificate's. --proof FILE: what leads to it, as `scrimp ledger proof` prints it.
+//
+// --root KEY, --history FILE, in place of --public-key: the service's signing keys as its root signed them. The certificate's key
+// must be there, at the certificate's time. A revoked key may have signed any date: a witness must have cosigned the checkpoint
+// before.
 //
 // EGRESS: the folder that `scrimp egress` writes. What `scrimp verify-egress` checks of it is checked: the manifest's signature,
 // every file, the certificate, both its signatures, the proofs, and the statement: its chain, balances and budgets. Numbers are
@@ -46,11 +51,14 @@ function stop(status, text) {
 const MANIFEST = "manifest.json";
 const USAGE = `usage: node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
        [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
+       node verify.mjs CERTIFICATE --root KEY --history FILE ...
        node verify.mjs EGRESS --public-key KEY ... [--job ID] [--recipient NAME] [--since TIME] [--checkpoint FILE ...]`;
 const ONE = ["--job", "--recipient", "--since"];
+const ROOT = ["--root", "--history"];
+const HISTORY_TYPE = "application/vnd.scrimp.signing-keys+json";
 
 function options() {
-  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], "--job": [], "--recipient": [], "--since": [], required: false, files: [] };
+  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], "--job": [], "--recipient": [], "--since": [], "--root": [], "--history": [], required: false, files: [] };
   for (let words = process.argv.slice(2); words.length; words = words.slice(1)) {
     if (words[0] === "--require-checkpoint") found.required = true;
     else if (words[0] in found && words[0].startsWith("--")) {
@@ -60,7 +68,7 @@ function options() {
     } else if (words[0].startsWith("--")) stop(2, USAGE);
     else found.files.push(words[0]);
   }
-  if (!found.files.length || ONE.some((name) => found[name].length > 1)) stop(2, USAGE);
+  if (!found.files.length || [...ONE, ...ROOT].some((name) => found[name].length > 1)) stop(2, USAGE);
   return found;
 }
 
@@ -71,7 +79,8 @@ function read() {
   const shown = document.payload === undefined ? document : undefined;
   const envelope = shown === undefined ? document : document.envelope;
   if (!envelope) stop(2, "this certificate has no envelope: an earlier version of the service issued it");
-  const [trusted] = found["--public-key"];
+  const periods = historyOf(found);
+  const trusted = periods === undefined ? found["--public-key"][0] : keyIn(periods, envelope, shown);
   if (trusted === undefined && shown === undefined) stop(2, "an envelope holds no public key: give --public-key, from the service's owner");
   const named = trusted ?? document.public_key;
   const raw = Buffer.from(named, "base64");
@@ -82,7 +91,52 @@ function read() {
     notes: found["--checkpoint"].map((each) => noteOf(readFileSync(each, "utf8"))),
     proofs: found["--proof"].map((each) => JSON.parse(readFileSync(each, "utf8"))),
   };
-  return { envelope, files, shown, named, key: keyOf(raw), raw, trusted, wanted };
+  return { envelope, files, shown, named, key: keyOf(raw), raw, trusted, wanted, period: periods?.find((each) => each.public_key === named) };
+}
+
+// The signing keys that the root named, each with its times; undefined if the reader names no root.
+function historyOf({ "--root": roots, "--history": files, "--public-key": keys }) {
+  if (!roots.length && !files.length) return undefined;
+  if (roots.length !== 1 || files.length !== 1 || keys.length) stop(2, USAGE);
+  const [raw, envelope] = [Buffer.from(roots[0], "base64"), JSON.parse(readFileSync(files[0], "utf8"))];
+  if (raw.length !== 32) stop(2, "the root's key is not 32 bytes in base64");
+  if (envelope.signatures.length !== 1 || !signedBy(envelope, keyOf(raw))) stop(2, "the root did not sign this history");
+  const document = JSON.parse(Buffer.from(envelope.payload, "base64").toString("utf8"));
+  if (envelope.payloadType !== HISTORY_TYPE || document.version !== 1) stop(2, "this is not a history of signing keys that this version reads");
+  return document.keys;
+}
+
+// The key of a history that a certificate names, or that signed an envelope.
+function keyIn(periods, envelope, shown) {
+  const found = periods.find(({ public_key }) => (shown ? shown.public_key === public_key : signedBy(envelope, keyOf(Buffer.from(public_key, "base64")))));
+  if (found === undefined) stop(1, "FAULT  the root never named the key that signed this");
+  return found.public_key;
+}
+
+const timeOf = (text) => {
+  const found = Date.parse(text);
+  if (Number.isNaN(found)) throw new Error(`this is not a time: ${text}`);
+  return found;
+};
+
+// When a witness first cosigned a checkpoint of a ledger, in milliseconds since 1970; Infinity: none says.
+function seenAt(origin, own, { witnesses, notes }) {
+  const known = [...(own == null ? [] : [noteOf(own)]), ...notes].filter((each) => each.origin === origin);
+  return Math.min(...known.flatMap((note) => witnesses.flatMap((witness) => cosignedAt(witness, note))));
+}
+
+// Why the root does not trust a key for a certificate.
+function periodFaults(period, { dataset, issued_at, ledger }, wanted) {
+  if (period === undefined) return [];
+  const issued = timeOf(issued_at);
+  if (issued < timeOf(period.from)) return [`issued at ${issued_at}, before its key signed: from ${period.from}`];
+  if (period.until !== null && issued >= timeOf(period.until)) return [`issued at ${issued_at}, after its key signed: until ${period.until}`];
+  if (period.revoked_from === null) return [];
+  const revoked = `its key is revoked from ${period.revoked_from} on (${period.reason})`;
+  const ledgers = Array.isArray(ledger) ? ledger : [{ dataset: dataset.id, ...ledger }];
+  const seen = Math.max(...ledgers.map((each) => seenAt(`${LOG}/${each.dataset ?? dataset.id}`, each.checkpoint, wanted)));
+  if (seen === Infinity) return [`${revoked}, and no witness that you trust says when its checkpoint was there`];
+  return seen < timeOf(period.revoked_from) ? [] : [`${revoked}, and no witness saw its checkpoint before that`];
 }
 
 const keyOf = (raw) => createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" });
@@ -199,6 +253,13 @@ function signs({ name, kind, raw }, note) {
     const text = `cosignature/v1\ntime ${blob.readBigUInt64BE(4)}\n${note.body}`;
     return verify(null, Buffer.from(text), keyOf(raw), blob.subarray(12));
   });
+}
+
+// When a witness cosigned a checkpoint, in milliseconds since 1970: each time that its signature covers.
+function cosignedAt({ name, kind, raw }, note) {
+  const own = note.signatures.filter((each) => each.name === name && each.blob.length >= 12);
+  const valid = own.filter((each) => signs({ name, kind, raw }, { ...note, signatures: [each] }));
+  return valid.map(({ blob }) => Number(blob.readBigUInt64BE(4)) * 1000);
 }
 
 const leafOf = (hash) => sha256(Buffer.from([0]), Buffer.from(hash, "hex"));
@@ -609,7 +670,7 @@ function folder(path, wanted) {
 }
 
 function certificate() {
-  const { envelope, files, key, named, raw, shown, trusted, wanted } = read();
+  const { envelope, files, key, named, period, raw, shown, trusted, wanted } = read();
   const statement = opened(envelope, key);
   if (shown !== undefined && !isDeepStrictEqual(shown.certificate, statement.predicate)) {
     stop(1, "FAULT  the document shows another certificate than the one that was signed");
@@ -620,7 +681,7 @@ function certificate() {
   }
   tell(statement);
   const { dataset, ledger } = statement.predicate;
-  const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes)];
+  const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes), ...periodFaults(period, statement.predicate, wanted)];
   for (const each of wrong) console.log(`FAULT      ${each}`);
   const found = files.map((path) => compared(path, statement.subject));
   const holds = found.every(Boolean) && !wrong.length;

@@ -30,6 +30,7 @@ from scrimp.models import (
     Optimizer,
     Persons,
     Safeguard,
+    SigningHistory,
     SigningKey,
     Spending,
     Trials,
@@ -200,6 +201,10 @@ class Lists(Wire):
         """Lists what protects the service as its own settings say it. They are not signed. No host, path or secret
         is told."""
         return self.pages("/v1/safeguards", Safeguard)
+
+    def signing_history(self) -> SigningHistory:
+        """Shows when which key signs, and which is revoked, as the offline root signed it. Check it under its key."""
+        return SigningHistory.model_validate(self.json("GET", "/v1/signing-keys/history"))
 
     def signing_keys(self) -> Pages[SigningKey]:
         """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""

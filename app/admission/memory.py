@@ -129,7 +129,8 @@ def _records_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics) -> int
     model, slots = spec.model, sizes.slots.rows
     sparse = model.is_sparse(sizes.sparse) if isinstance(model, LinearModel) else sizes.sparse
     features = model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features
-    each = record_bytes(features, sparse=sparse, rating=isinstance(model, MatrixFactorizationModel))
+    tokens = model.most_tokens if isinstance(model, HfModel) else 0
+    each = record_bytes(features, sparse=sparse, rating=isinstance(model, MatrixFactorizationModel), tokens=tokens)
     loaded = in_memory(slots, each)
     places = 0 if spec.privacy is None else _places_bytes(spec, sizes, numerics, loaded=loaded)
     if not loaded:

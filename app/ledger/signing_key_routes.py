@@ -10,10 +10,13 @@ from sqlalchemy import select
 from app.db.models import SigningKey
 from app.db.row_view import Computed, Moment, RowView, Whole
 from app.keys.auth import current_key
-from app.web.deps import Db
+from app.ledger.key_history import envelope_of
+from app.secrets import SecretError
+from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
 from core import leaves
 from core.contracts.base import Document
+from core.errors import Unavailable
 
 router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
 
@@ -54,3 +57,27 @@ def list_signing_keys(db: Db) -> SigningKeyList:
     with db.read() as session:
         found = session.scalars(select(SigningKey).order_by(SigningKey.first_used_at.desc(), SigningKey.id)).all()
     return SigningKeyList(items=[SigningKeyView.of(each) for each in found])
+
+
+class SigningHistory(Document):
+    """`history`: a DSSE envelope that the service's offline root signed; null: it has none."""
+
+    history: object
+
+
+@router.get("/signing-keys/history")
+@Operation(
+    "The root's history of the signing keys.",
+    audience="every key",
+    leaves=leaves.NO_DATA,
+    command="keys history",
+    answer={"history": None},
+    problems=("unavailable",),
+)
+def show_signing_history(settings: ServiceSettings) -> SigningHistory:
+    """Shows when which key signs, and which is revoked, as the offline root signed it. Check it under its key."""
+    try:
+        envelope = envelope_of(settings)
+    except SecretError as error:
+        raise Unavailable(error.message) from None
+    return SigningHistory(history=None if envelope is None else envelope.model_dump(mode="json", by_alias=True))

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import SigningKey
+from app.ledger.key_history import require_named
 from app.ledger.signer import CommandSigner, Signer, public_key
 from app.secrets import load_secret
 from app.settings import Settings
@@ -23,11 +24,14 @@ def signing_key(settings: Settings) -> Signer:
     """What signs, in the process that holds the private key or may run the program that does.
 
     Raises:
-        SecretError: as `load_secret`; or SCRIMP_SIGN_COMMAND has no public key.
+        SecretError: as `load_secret`; or SCRIMP_SIGN_COMMAND has no public key; or the root does not name the key.
     """
     if settings.sign_command:
-        return CommandSigner.of(settings)
-    return Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
+        key: Signer = CommandSigner.of(settings)
+    else:
+        key = Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
+    require_named(settings, public_key(key))
+    return key
 
 
 def publish(db: Database, signing_key: Signer) -> None:

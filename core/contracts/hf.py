@@ -88,6 +88,11 @@ class HfModel(ModelSettings):
         causal = self.architecture is not None and task_of(self.architecture) == "language_model"
         return 4.5 if causal else 1.0
 
+    @property
+    def most_tokens(self) -> int:
+        """The most that is kept of a record's text; 0: records are images."""
+        return 0 if self.image is not None else self.max_length + 1
+
     def positions(self) -> int:
         """See ModelSettings.positions."""
         return self.patches or 2 * self.max_length

@@ -31,6 +31,7 @@ from scrimp.cli import (
     predict,
     privacy_audit,
     query,
+    root,
     serving,
     webhooks,
     witness,
@@ -63,6 +64,7 @@ command(app, "signing-key")(certificates.signing_key)
 command(certificates.app, "page")(certificate_page.page)
 app.add_typer(webhooks.app, name="webhooks", help="Messages about jobs to an address of your own.")
 app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
+keys.app.add_typer(root.app, name="root", help="The offline root that signs which signing keys certificates may have.")
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
 app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")
 command(app, "egress")(egress.egress)

@@ -13,7 +13,9 @@ import typer
 from scrimp.cli import show
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json, written
 from scrimp.errors import ScrimpError, UnexpectedAnswer
+from scrimp.key_history import History, key_of, opened, problem_with
 from scrimp.models import SignedCertificate
+from scrimp.recompute import body_of
 from scrimp.signatures import problem_of
 from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, Required
 
@@ -63,6 +65,12 @@ def verify(
         list[str] | None,
         typer.Option(help="A witness's key (NAME+hash+key) that must have cosigned the checkpoint; repeat it."),
     ] = None,
+    root: Annotated[
+        str | None, typer.Option(help="In place of --public-key: the root's key, which signed --history.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="The service's signing keys, as its root signed them (scrimp keys root).")
+    ] = None,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option(help="A checkpoint from elsewhere, such as a witness, instead of the certificate's; repeat it."),
@@ -78,7 +86,14 @@ def verify(
     `scrimp certificates recompute` recomputes its ε.
     """
     document = document_of(session, certificate)
-    trusted = trusted_key(public_key)
+    keys = _history(root, history)
+    if keys is not None and public_key is not None:
+        raise typer.BadParameter("give --public-key, or --root with --history")
+    try:
+        trusted = trusted_key(public_key) if keys is None else key_of(document, keys)
+    except NotProven as error:
+        _tell(session, FAILED, str(error), document.get("public_key", "unknown"), trusted=True)
+        return
     if "payloadType" in document and trusted is None:
         raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
     required = Required(
@@ -88,17 +103,39 @@ def verify(
         tuple(read_json(each) for each in proof or ()),
     )
     problem = problem_of(document, trusted, required)
-    key = trusted or document["public_key"]
-    status = FAILED if problem else DONE if trusted else USAGE
+    if keys is not None and trusted is not None and problem is None:
+        problem = problem_with(keys, trusted, body_of(document), required.witnesses, required.notes)
+    _tell(
+        session,
+        FAILED if problem else DONE if trusted else USAGE,
+        problem,
+        trusted or document["public_key"],
+        trusted=trusted is not None,
+    )
+
+
+def _tell(session: Session, status: int, problem: str | None, key: str, *, trusted: bool) -> None:
+    """Prints what was found; ends with this exit code."""
     told = {
         DONE: f"[green]✓[/] the signature holds (public key {key})",
         FAILED: f"[red]✗[/] {problem} (public key {key})",
         USAGE: f"[yellow]![/] {UNCHECKED} (public key {key})",
     }[status]
-    answer = {"valid": status == DONE, "intact": problem is None, "signer_checked": bool(trusted), "public_key": key}
+    answer = {"valid": status == DONE, "intact": problem is None, "signer_checked": trusted, "public_key": key}
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if status:
         raise typer.Exit(status)
+
+
+def _history(root: str | None, history: Path | None) -> History | None:
+    if (root is None) != (history is None):
+        raise typer.BadParameter("--root and --history go together")
+    if root is None or history is None:
+        return None
+    try:
+        return opened(read_json(history), str(trusted_key(root)))
+    except (NotProven, ValueError) as error:
+        raise typer.BadParameter(f"--history {history}: {error}") from None
 
 
 def trusted_key(public_key: str | None) -> str | None:
@@ -167,7 +204,6 @@ def explain(
     From the certificate alone. Check its signature first: `scrimp certificates verify`.
     """
     from scrimp.explain import explained
-    from scrimp.recompute import body_of
 
     try:
         body = body_of(document_of(session, certificate))
@@ -190,7 +226,6 @@ def registry(
     From the certificate alone. Check its signature first: `scrimp certificates verify`.
     """
     from scrimp import registry as records
-    from scrimp.recompute import body_of
 
     if facts is None:
         print(records.template(), end="")

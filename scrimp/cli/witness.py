@@ -22,7 +22,7 @@ State = Annotated[Path, typer.Option(help="What it has signed: a file that only 
 @app.command("key")
 def key_(name: Name, key_file: KeyFile) -> None:
     """Make a key, unless the file is there, and print its verifier key, for the service's SCRIMP_WITNESSES."""
-    _require_cryptography()
+    require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     if not key_file.exists():
@@ -47,7 +47,7 @@ def serve_(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8200,
 ) -> None:
     """Cosign checkpoints that follow from what was signed before; refuse every other one. Runs until it is stopped."""
-    _require_cryptography()
+    require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from scrimp.witness import Witness, serve
@@ -81,7 +81,8 @@ def accept(
     accept_gap(state, origin, reason)
 
 
-def _require_cryptography() -> None:
+def require_cryptography() -> None:
+    """Ends the program in words where `cryptography` is not installed."""
     try:
         import cryptography  # noqa: F401 - said here what is missing
     except ImportError:

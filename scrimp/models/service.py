@@ -153,6 +153,12 @@ class SignedCertificate(Resource):
     envelope: dict[str, Any] | None = None
 
 
+class SigningHistory(Resource):
+    """`history`: a DSSE envelope that the service's offline root signed; null: it has none."""
+
+    history: Any
+
+
 class SigningKey(Resource):
     """`public_key` is base64 of the raw key, as in a certificate; `id` the first 16 hex digits of the key's SHA-256."""
 

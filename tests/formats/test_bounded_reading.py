@@ -55,6 +55,6 @@ def test_a_row_group_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sorted_digests, "RUN_ROWS", 2**13)
     monkeypatch.setattr(sorted_digests, "MERGED_ROWS", 2**12)
     peak_bytes(tmp_path / "first", 80_000)  # imports
-    few, many = (peak_bytes(tmp_path / str(records), records) for records in (80_000, 320_000))
-    assert many < few + 240_000 * 1.05 + 2**21
-    assert many < 320_000 * 20 * 8 / 3  # of the row group's numbers
+    few, many = (peak_bytes(tmp_path / str(records), records) for records in (80_000, 480_000))
+    assert many < few + 400_000 * 1.05 + 2**21
+    assert many < 480_000 * 20 * 8 / 3  # of the row group's numbers

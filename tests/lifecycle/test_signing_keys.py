@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import threading
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fastapi.testclient import TestClient
 
 from app.db.engine import Database
+from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency.signatures import holds, sign
 from app.lifecycle.relay import Relay
+from app.main import create_app
+from app.secrets import SecretError
 from app.settings import Settings
+from scrimp.key_history import EMPTY, History, opened, sealed
 from tests.conftest import Api
+from tests.ledger.test_certificates import KEY
 
 
 class NoBell:
@@ -58,3 +67,55 @@ def test_two_relays_that_start_at_once_name_it_once(db: Database, api: Api) -> N
     for thread in threads:
         thread.join()
     assert len(api.client.get("/v1/signing-keys", headers=api.headers("admin")).json()["items"]) == 1
+
+
+ROOT = Ed25519PrivateKey.from_private_bytes(b"r" * 32)
+ROOT_KEY = base64.b64encode(ROOT.public_key().public_bytes_raw()).decode()
+
+
+def under_root(settings: Settings, history: History, root: Ed25519PrivateKey = ROOT) -> Settings:
+    """These settings, with a history that a root signed beside the home."""
+    path = settings.home / "history.json"
+    path.write_text(json.dumps(sealed(history, root)))
+    return settings.model_copy(update={"signing_history": path, "signing_root": ROOT_KEY})
+
+
+def test_the_relay_signs_with_no_key_that_the_root_does_not_name(settings: Settings) -> None:
+    own, at = public_key(signing_key(settings)), datetime.now(UTC) - timedelta(hours=2)
+    other = base64.b64encode(b"o" * 32).decode()
+    named, hour = EMPTY.rotated(own, at, at), timedelta(hours=1)
+    assert public_key(signing_key(under_root(settings, named))) == own
+    assert public_key(signing_key(under_root(settings, named.rotated(other, at + hour, at + 9 * hour)))) == own
+    for history in (
+        EMPTY,
+        EMPTY.rotated(other, at, at),
+        EMPTY.rotated(own, at + 9 * hour, at + 9 * hour),
+        named.rotated(other, at + hour, at + hour),
+        named.revoked(own, at + hour, at + hour, "lost"),
+    ):
+        with pytest.raises(SecretError, match="does not name the signing key"):
+            signing_key(under_root(settings, history))
+    with pytest.raises(SecretError, match="did not sign"):
+        signing_key(under_root(settings, named, Ed25519PrivateKey.generate()))
+    path = under_root(settings, named).signing_history
+    assert path is not None
+    for spoil, problem in ((lambda: path.write_text("{}"), "no history"), (path.unlink, "cannot be read")):
+        spoil()
+        with pytest.raises(SecretError, match=f"SCRIMP_SIGNING_HISTORY.*{problem}"):
+            signing_key(settings.model_copy(update={"signing_history": path, "signing_root": ROOT_KEY}))
+
+
+def test_any_key_reads_the_root_s_history(settings: Settings, api: Api) -> None:
+    headers, path = api.headers("analyst"), "/v1/signing-keys/history"
+    assert api.client.get(path).status_code == 401
+    assert api.client.get(path, headers=headers).json() == {"history": None}
+    at = datetime.now(UTC)
+    known = under_root(settings, EMPTY.rotated(public_key(KEY), at, at))
+    app = create_app(known)
+    answer = TestClient(app).get(path, headers=headers)
+    assert opened(answer.json()["history"], ROOT_KEY).keys[0].public_key == public_key(KEY)
+    (known.home / "history.json").write_text("nonsense")
+    answer = TestClient(app).get(path, headers=headers)
+    assert answer.status_code == 503 and "SCRIMP_SIGNING_HISTORY" in answer.text
+    app.state.pricing.close()
+    app.state.db.close()

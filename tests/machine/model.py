@@ -226,7 +226,10 @@ class State:
         return job.parts[job.started], holdout * job.released
 
     def give_back(self, job: Job, how: str) -> None:
-        """The attempt of a job is gone: `lost`, `lapsed` or `crashed`."""
+        """The attempt of a job is gone: `lost`, `lapsed` or `crashed`. One that is lost in a pause has paused."""
+        if how == "lost" and job.status == "pausing":
+            job.status, job.waits = "paused", False
+            return
         job.crashed, job.lost = job.crashed + (how == "crashed"), job.lost + (how == "lost")
         job.lapses += how == "lapsed"
         if job.status == "cancelling":

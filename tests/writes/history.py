@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -151,9 +152,10 @@ class Service:
     def job(self, job: str) -> Json:
         return self.ask("GET", f"/v1/jobs/{job}") or {}
 
-    def until_ended(self, job: str, turns: int = 8) -> str:
-        """Turns of worker and relay until the job has ended and has its certificate."""
-        for _ in range(turns):
+    def until_ended(self, job: str, within_s: float = 120.0) -> str:
+        """Turns of worker and relay until the job has ended. One that was taken back twice waits some seconds."""
+        ends = time.monotonic() + within_s
+        while time.monotonic() < ends:
             self.relay_pass()
             status = str(self.job(job).get("status"))
             if status in ENDED:
@@ -161,6 +163,7 @@ class Service:
             if status != "queued":
                 self.attempt("leases", lambda: expire_all_leases(self.db))
             self.work(job)
+            time.sleep(0.05)
         return str(self.job(job).get("status"))
 
 

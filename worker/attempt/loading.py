@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from core.contracts.job_spec import LinearModel
 from core.errors import PrivacyError
 from core.parts.part_files import open_part
 from core.parts.part_reader import PartFile
+from core.parts.pieces import joined
 from core.parts.sealed import DataKey
 from core.parts.stored import StoredPart
 from core.parts.tables import scaled, standardised
@@ -21,7 +22,7 @@ from worker.attempt.sandbox import cacheable_bytes
 from worker.data.joined import AnyPart, join
 from worker.data.parts import MappedPart, block_of, check, load_stored, open_stored
 from worker.data.slots import Block
-from worker.extractors.features import Kept, extracted
+from worker.extractors.features import AT_ONCE, Kept, cached, extracted, pieces_of
 from worker.extractors.files import ExtractorMissingError
 from worker.extractors.words import hashed_words
 from worker.messages import Part, Shape, Start
@@ -65,7 +66,7 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
     model = plan.model
     if isinstance(model, HfTuning) and not model.of_images:
         tokens = Tokens(model.folder, model.spec.max_length, prompts=model.prompts, chat=model.spec.chat)
-        return lambda part: tokens.of_part(load_stored(part, start.shape, partial(_declared, start)), loading)
+        return _tokenized(start, loading, plan, tokens)
     if isinstance(start.features, NodeColumns) and start.features.tree is not None and not plan.in_memory:
         raise PrivacyError("a job on a graph whose trees do not fit in memory was admitted")
     extractor, again = extractor_of(start), plan.exceeds(cacheable_bytes())
@@ -101,6 +102,28 @@ def _words(start: Start, loading: Callable[[], None], extractor: ExtractorRef, k
         stored = _to_extract(part, start)
         made = hashed_words(stored, part.sha256, sha256, words, _cache(part), loading, _sealing(kept, part))
         return _as_part(made, shape, start.task)
+
+    return load
+
+
+def _tokenized(start: Start, loading: Callable[[], None], plan: Plan, tokens: Tokens) -> Callable[[Part], AnyPart]:
+    """Texts are read in pieces, and only their tokens stay: in memory, or in the scratch folder of this attempt."""
+    shape = start.shape.model_copy(update={"features": tokens.vocabulary, "sparse": True})
+    scratch = Path(tempfile.gettempdir()) / FEATURES
+    kept = Kept(on_disk=True, again=plan.exceeds(cacheable_bytes()))
+
+    def load(part: Part) -> AnyPart:
+        texts = _to_extract(part, start)
+
+        def made(poll: Callable[[], None]) -> Iterator[StoredPart]:
+            for piece in pieces_of(texts, AT_ONCE):
+                check(piece, start.shape)
+                yield tokens.of_part(piece, poll)
+
+        if plan.in_memory:
+            return _as_part(joined(list(made(loading))), shape, start.task)
+        how = f"{part.sha256}/tokens"  # of this attempt alone, which has one tokenizer
+        return _as_part(cached(texts, how, scratch, made, loading, _sealing(kept, part)), shape, start.task)
 
     return load
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from core.contracts.dataset_spec import HashedText
 from core.contracts.extractor import Words
+from core.contracts.hf import HfModel
 from core.contracts.job_spec import JobSpec, LinearModel
 from core.contracts.memory import in_memory, record_bytes
 from core.contracts.metrics import ClipRatios
@@ -223,9 +224,10 @@ class Plan:
 
     @property
     def _record_bytes(self) -> int:
-        """A record's size on disk."""
+        """A record's size on disk; a text's tokens'."""
         rating = isinstance(self.model, MatrixFactorization)
-        return record_bytes(self.model.features, sparse=self.sparse, rating=rating)
+        tokens = self.spec.model.most_tokens if isinstance(self.spec.model, HfModel) else 0
+        return record_bytes(self.model.features, sparse=self.sparse, rating=rating, tokens=tokens)
 
     def initial(self, keys: Keys) -> Parameters:
         """The initial parameters of a segment, on the device."""

@@ -31,6 +31,9 @@ class Tokens:
         prompts: records are a prompt and an answer.
         chat: the folder's template writes them.
 
+    Attributes:
+        vocabulary: how many tokens the model has.
+
     Raises:
         ModelMissingError: the file is missing, is not a tokenizer, or has tokens that the model lacks; or the folder's
             chat template cannot be used.
@@ -44,15 +47,15 @@ class Tokens:
         except Exception:  # the library raises nothing narrower
             raise ModelMissingError("the model's tokenizer cannot be read") from None
         self._causal = folder.architecture.task == "language_model"
-        self._size, self._vocabulary = max_length + self._causal, folder.vocabulary
+        self._size, self.vocabulary = max_length + self._causal, folder.vocabulary
         # Checked here, where nothing is private yet.
-        if max(self._tokenizer.get_vocab().values(), default=0) >= self._vocabulary:
+        if max(self._tokenizer.get_vocab().values(), default=0) >= self.vocabulary:
             raise ModelMissingError("the model's tokenizer has tokens that its embedding lacks")
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self._size)
         end = folder.config.get("eos_token_id")
         self._end: Any = end[0] if isinstance(end, list) and end else end
-        if self._end is not None and not (type(self._end) is int and 0 <= self._end < self._vocabulary):
+        if self._end is not None and not (type(self._end) is int and 0 <= self._end < self.vocabulary):
             raise ModelMissingError("the model's end of text is not among its tokens")
         self._prompts = prompts
         try:
@@ -105,7 +108,7 @@ class Tokens:
         return [*found, self._end] if ends else found
 
     def _known(self, found: list[int]) -> list[int]:
-        return [each if 0 <= each < self._vocabulary else 0 for each in found]
+        return [each if 0 <= each < self.vocabulary else 0 for each in found]
 
     def followed(self, text: str) -> tuple[list[int], int | None]:
         """The tokens that a language model reads, 1 to `max_length`, and the next one: the text's own, or its end.
@@ -140,7 +143,7 @@ class Tokens:
             found.append(np.asarray(ids, dtype=np.int32))
         items = np.concatenate(found) if found else np.zeros(0, dtype=np.int32)
         ends = np.cumsum([len(each) for each in found], dtype=np.int64)
-        return replace(stored, x=Sequences(items, ends, self._vocabulary), y=y)
+        return replace(stored, x=Sequences(items, ends, self.vocabulary), y=y)
 
 
 def _split(text: str, size: int) -> tuple[str, str]:

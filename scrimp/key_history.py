@@ -1,0 +1,242 @@
+"""The service's signing keys as its root tells them: which key signed from when until when, and which is revoked.
+
+    root key, offline ──signs──▶ history: [{public_key, from, until, revoked_from, reason}, …], numbered
+    certificate's key ──in──▶ history, at the certificate's time ──▶ trusted
+
+A DSSE envelope, signed whole at each change. The reader trusts the root's public key alone, which never changes.
+Nothing here needs the service; signatures need `cryptography`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from scrimp.transparency import LOG, Key, Note, NotProven
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Json = Mapping[str, Any]
+PAYLOAD_TYPE = "application/vnd.scrimp.signing-keys+json"
+BYTES = 32  # of a raw key
+
+
+@dataclass(frozen=True)
+class Period:
+    """A signing key and when it signed.
+
+    Attributes:
+        public_key: base64.
+        until: from when on another key signs; None: it signs.
+        revoked_from: from when on others may have had it. None: it is not revoked.
+        reason: why it is revoked.
+    """
+
+    public_key: str
+    start: datetime
+    until: datetime | None = None
+    revoked_from: datetime | None = None
+    reason: str | None = None
+
+    @property
+    def document(self) -> Json:
+        """As it is signed."""
+        return {
+            "public_key": self.public_key,
+            "from": text_of(self.start),
+            "until": None if self.until is None else text_of(self.until),
+            "revoked_from": None if self.revoked_from is None else text_of(self.revoked_from),
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def of(cls, document: Json) -> Period:
+        """Reads one. Raises ValueError."""
+        until, revoked = document["until"], document["revoked_from"]
+        if len(base64.b64decode(document["public_key"], validate=True)) != BYTES:
+            raise ValueError("a public key is not 32 bytes")
+        return cls(
+            document["public_key"],
+            time_of(document["from"]),
+            None if until is None else time_of(until),
+            None if revoked is None else time_of(revoked),
+            document["reason"],
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """All signing keys of a service, the oldest first. `number`: how often the root has signed."""
+
+    number: int
+    signed_at: datetime
+    keys: tuple[Period, ...]
+
+    def of_key(self, public_key: str) -> Period | None:
+        """When a key signed; None if the root never named it."""
+        return next((each for each in self.keys if each.public_key == public_key), None)
+
+    def rotated(self, public_key: str, at: datetime, until: datetime) -> History:
+        """With a new key, which signs from `at`; the one before may sign until `until`. Raises ValueError."""
+        if self.of_key(public_key) is not None:
+            raise ValueError("the history has this key: a key signs for one period")
+        if self.keys and not self.keys[-1].start < at <= until:
+            raise ValueError("a new key begins after the one before, which does not end earlier")
+        ended = [replace(each, until=until) if each.until is None else each for each in self.keys]
+        return History(self.number + 1, at, (*ended, Period(public_key, at)))
+
+    def revoked(self, public_key: str, since: datetime, at: datetime, reason: str) -> History:
+        """With a key revoked: nothing that it signed from `since` on is trusted. Raises ValueError."""
+        period = self.of_key(public_key)
+        if period is None:
+            raise ValueError("the history has no such key")
+        if period.revoked_from is not None and period.revoked_from < since:
+            raise ValueError(
+                f"the key is revoked from {text_of(period.revoked_from)} on: a later time would trust more"
+            )
+        changed = replace(period, revoked_from=since, reason=reason)
+        return History(self.number + 1, at, tuple(changed if each is period else each for each in self.keys))
+
+
+EMPTY = History(0, datetime.fromtimestamp(0, UTC), ())
+
+
+def sealed(history: History, root: Ed25519PrivateKey) -> Json:
+    """The history in its envelope, signed by the root."""
+    document = {
+        "version": 1,
+        "number": history.number,
+        "signed_at": text_of(history.signed_at),
+        "keys": [each.document for each in history.keys],
+    }
+    payload = json.dumps(document, ensure_ascii=False).encode()
+    keyid = hashlib.sha256(root.public_key().public_bytes_raw()).hexdigest()
+    signature = base64.b64encode(root.sign(_encoded(payload))).decode()
+    return {
+        "payloadType": PAYLOAD_TYPE,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [{"keyid": keyid, "sig": signature}],
+    }
+
+
+def opened(envelope: Json, root: str) -> History:
+    """The history in an envelope that this root signed.
+
+    Args:
+        root: base64 of the root's public key, as the service's owner gave it.
+
+    Raises:
+        NotProven: the root did not sign it, or it is no history.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        (signature,) = envelope["signatures"]
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(root, validate=True))
+        key.verify(base64.b64decode(signature["sig"], validate=True), _encoded(payload))
+    except InvalidSignature:
+        raise NotProven("the root did not sign this history") from None
+    except (KeyError, TypeError, ValueError):
+        raise NotProven("this is not a history of signing keys") from None
+    try:
+        document = json.loads(payload)
+        if envelope["payloadType"] != PAYLOAD_TYPE or document["version"] != 1:
+            raise NotProven("this is not a history of signing keys that this version reads")
+        keys = tuple(Period.of(each) for each in document["keys"])
+        return History(int(document["number"]), time_of(document["signed_at"]), keys)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise NotProven(f"this is not a history of signing keys: {error!r}") from None
+
+
+def key_of(document: Json, history: History) -> str:
+    """The key that a certificate names, or that signed an envelope, as its hint says; it is still to be verified.
+
+    Raises:
+        NotProven: the history has no such key.
+    """
+    if "payloadType" not in document:
+        named = str(document["public_key"])
+        if history.of_key(named) is None:
+            raise NotProven("the root never named the key that signed this")
+        return named
+    hints = {each.get("keyid") for each in document["signatures"]}
+    for each in history.keys:
+        if hashlib.sha256(base64.b64decode(each.public_key)).hexdigest() in hints:
+            return each.public_key
+    raise NotProven("the root never named the key that signed this")
+
+
+def problem_with(
+    history: History, public_key: str, body: Json, witnesses: Sequence[Key], notes: Sequence[Note]
+) -> str | None:
+    """Why the root does not trust a key for a certificate; None if it does.
+
+    A revoked key may have signed any date. So the time of what it signed is a witness's: all ledgers of the certificate
+    were seen before.
+
+    Args:
+        body: the certificate's.
+        witnesses: those that the reader trusts.
+        notes: checkpoints from elsewhere, beside the certificate's own.
+    """
+    period = history.of_key(public_key)
+    if period is None:
+        return "the root never named the key that signed this"
+    issued = time_of(body["issued_at"])
+    if issued < period.start:
+        return f"issued at {text_of(issued)}, before its key signed: from {text_of(period.start)}"
+    if period.until is not None and issued >= period.until:
+        return f"issued at {text_of(issued)}, after its key signed: until {text_of(period.until)}"
+    seen = [_seen_at(origin, own, witnesses, notes) for origin, own in _ledgers(body)]
+    return _revoked(period, seen)
+
+
+def _revoked(period: Period, seen: Sequence[int | None]) -> str | None:
+    if period.revoked_from is None:
+        return None
+    revoked = f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason})"
+    if any(each is None for each in seen):
+        return f"{revoked}, and no witness that you trust says when its checkpoint was there"
+    if max(each for each in seen if each is not None) >= period.revoked_from.timestamp():
+        return f"{revoked}, and no witness saw its checkpoint before that"
+    return None
+
+
+def _ledgers(body: Json) -> Iterator[tuple[str, Note | None]]:
+    ledgers = body["ledger"] if isinstance(body["ledger"], list) else [body["ledger"]]
+    for each in ledgers:
+        own = each.get("checkpoint")
+        yield f"{LOG}/{each.get('dataset', body['dataset']['id'])}", None if own is None else Note.parse(own)
+
+
+def _seen_at(origin: str, own: Note | None, witnesses: Sequence[Key], notes: Sequence[Note]) -> int | None:
+    """When a witness first cosigned a checkpoint of a ledger, in seconds since 1970."""
+    known = [each for each in (own, *notes) if each is not None and each.origin == origin]
+    times = [note.signed_by(witness) for note in known for witness in witnesses]
+    return min((each for each in times if each is not None), default=None)
+
+
+def text_of(at: datetime) -> str:
+    """A time as it is signed: whole seconds of UTC."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time_of(text: str) -> datetime:
+    """A time with its zone. Raises ValueError."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"this time has no zone: {text}")
+    return found
+
+
+def _encoded(payload: bytes) -> bytes:
+    kind = PAYLOAD_TYPE.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
