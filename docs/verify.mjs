@@ -135,7 +135,7 @@ function periodFaults(period, { dataset, issued_at, ledger }, wanted) {
   const revoked = `its key is revoked from ${period.revoked_from} on (${period.reason})`;
   const ledgers = Array.isArray(ledger) ? ledger : [{ dataset: dataset.id, ...ledger }];
   const seen = Math.max(...ledgers.map((each) => seenAt(`${LOG}/${each.dataset ?? dataset.id}`, each.checkpoint, wanted)));
-  if (seen === Infinity) return [`${revoked}, and no witness that you trust says when its checkpoint was there`];
+  if (!ledgers.length || seen === Infinity) return [`${revoked}, and no witness that you trust says when its checkpoint was there`];
   return seen < timeOf(period.revoked_from) ? [] : [`${revoked}, and no witness saw its checkpoint before that`];
 }
 

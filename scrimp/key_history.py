@@ -203,7 +203,7 @@ def _revoked(period: Period, seen: Sequence[int | None]) -> str | None:
     if period.revoked_from is None:
         return None
     revoked = f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason})"
-    if any(each is None for each in seen):
+    if not seen or any(each is None for each in seen):
         return f"{revoked}, and no witness that you trust says when its checkpoint was there"
     if max(each for each in seen if each is not None) >= period.revoked_from.timestamp():
         return f"{revoked}, and no witness saw its checkpoint before that"

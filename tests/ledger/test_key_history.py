@@ -91,6 +91,15 @@ def test_a_revoked_key_needs_a_witness_of_before(evidence: Evidence, verify: Ver
         assert problem is None or (problem in said and "a disk was stolen" in said)
 
 
+def test_a_revoked_key_names_no_certificate_without_ledgers(evidence: Evidence, verify: Verify) -> None:
+    """No ledger is none that a witness saw late, either."""
+    body = evidence.document["certificate"] | {"ledger": []}
+    forged = evidence.write("forged.json", signed_document(body, KEY, {}))
+    revoked = of_times(evidence, -2 * HOUR).revoked(TRUSTED, issued_at(evidence) - HOUR, datetime.now(UTC), "stolen")
+    status, said = verify(forged, *kept(evidence.folder, revoked), "--witness", str(evidence.witness.key))
+    assert status == 1 and "no witness that you trust" in said
+
+
 def test_a_history_that_another_signed_tells_nothing(evidence: Evidence, verify: Verify) -> None:
     history = of_times(evidence, -HOUR)
     assert verify(evidence.signed, *kept(evidence.folder, history, STRANGER))[0] == 2
