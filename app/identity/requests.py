@@ -64,7 +64,7 @@ class Requests:
                 document = json.loads(_body(answer))
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError):
             raise NoAnswer from None
-        except (httpcore.UnsupportedProtocol, OSError, ValueError):
+        except (httpcore.UnsupportedProtocol, OSError, ValueError, RecursionError):  # the last of a deep document
             raise NoAnswer from None
         if not isinstance(document, dict):
             raise NoAnswer

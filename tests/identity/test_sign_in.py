@@ -347,6 +347,7 @@ BAD = {
     "a large answer": at_once(OK, b" " * (1024 * 1024 + 1)),
     "a small answer that is large": at_once(OK + b"\r\nContent-Encoding: gzip", gzip.compress(bytes(10**8))),
     "another kind of answer": at_once(OK, b'["id_token"]'),
+    "deep": at_once(OK, b"[" * 10**6),
     "no text": at_once(OK, b"\xff\xfe"),
 }
 
