@@ -205,7 +205,8 @@ def _post(session: Session, recorded: Head, reason: str) -> Units:
     if recorded.joined_into is not None:
         # The other ledger was recorded first: its charge is in the database, or in its own gap.
         row = session.get_one(Dataset, recorded.dataset)
-        if account.whole_delta is not None and recorded.joined_into != accounts.RETIRED:
+        is_there = session.get(Dataset, recorded.joined_into) is not None  # it was joined to another data set's
+        if account.whole_delta is not None and recorded.joined_into != accounts.RETIRED and not is_there:
             try:
                 with session.begin_nested():  # with the move the database has lost that ledger's row
                     second.move(session, row, ACTOR, recorded.joined_into)

@@ -73,6 +73,16 @@ def test_both_ledgers_are_behind_and_nothing_is_admitted(world: World, moved: tu
         post(world, second)
 
 
+def test_a_ledger_that_was_joined_to_one_that_is_there_is_closed(world: World, moved: tuple[str, str]) -> None:
+    """As a version before decision 62 could: that ledger has its row, and was charged."""
+    first, _ = moved
+    other, head = add_dataset(world.db), world.heads.read(first)
+    assert head is not None
+    world.heads.replace(head.model_copy(update={"joined_into": other}))
+    assert post(world, first).train > 0
+    assert world.account(first).joined_into == other
+
+
 def test_the_move_is_made_again_and_nothing_is_overspent(world: World, moved: tuple[str, str]) -> None:
     first, second = moved
     assert post(world, first).train > 0
