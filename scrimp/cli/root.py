@@ -78,7 +78,7 @@ def sign_rotation(
     """Sign that the service's next signing key is this one. The first one begins the history."""
     root, start = _root(key_file), _time(at)
     ends = start + timedelta(hours=overlap_hours)
-    _write(history, root, lambda known: known.rotated(str(trusted_key(public_key)), start, ends))
+    _write(history, key_file, root, lambda known: known.rotated(str(trusted_key(public_key)), start, ends))
 
 
 @app.command("revoke")
@@ -93,6 +93,7 @@ def revoke(
     root = _root(key_file)
     _write(
         history,
+        key_file,
         root,
         lambda known: known.revoked(str(trusted_key(public_key)), moment(since), _time(None), reason),
     )
@@ -120,16 +121,22 @@ def show_history(
     )
 
 
-def _write(path: Path, root: Ed25519PrivateKey, change: Callable[[History], History]) -> None:
-    """Writes the changed history, whole or not at all, and prints it."""
+def _write(path: Path, key_file: Path, root: Ed25519PrivateKey, change: Callable[[History], History]) -> None:
+    """Writes the changed history, whole or not at all, and prints it. Its number is kept beside the key: to go on with
+    an older one would take a revocation back."""
+    numbered = key_file.with_name(f"{key_file.name}.number")
     try:
         known = opened(read_json(path), _public(root)) if path.exists() else EMPTY
+        last = int(numbered.read_text()) if numbered.exists() else 0
+        if known.number < last:
+            raise ValueError(f"this root has signed history {last}: go on with that one")
         changed = replace(change(known), signed_at=_time(None))
     except (NotProven, ValueError) as error:
         raise typer.BadParameter(f"--history {path}: {error}") from None
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(json.dumps(sealed(changed, root), indent=1) + "\n")
     temporary.replace(path)
+    numbered.write_text(f"{changed.number}\n")
     for line in lines(changed):
         typer.echo(line)
 

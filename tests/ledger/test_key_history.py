@@ -151,6 +151,24 @@ def test_a_root_is_made_rotates_and_revokes_without_the_service(tmp_path: Path, 
     assert history.read_bytes() == before
 
 
+def test_a_root_goes_on_with_its_newest_history_alone(tmp_path: Path) -> None:
+    """An older one is signed too: a rotation of it would take a revocation back, under the same number."""
+    key, history = tmp_path / "root.key", tmp_path / "history.json"
+    assert root_command("new", "--key-file", key).exit_code == 0
+    files = ("--key-file", key, "--history", history)
+    assert root_command("sign-rotation", *files, "--public-key", TRUSTED, "--at", "2026-01-01").exit_code == 0
+    older = history.read_bytes()
+    told = ("--since", "2026-01-15", "--reason", "a laptop was lost")
+    assert root_command("revoke", *files, "--public-key", TRUSTED, *told).exit_code == 0
+    newest = history.read_bytes()
+    for take in (lambda: history.write_bytes(older), history.unlink):
+        take()
+        done = root_command("sign-rotation", *files, "--public-key", OTHER, "--at", "2026-02-01")
+        assert done.exit_code == 2 and "signed history 2" in " ".join(done.output.split())
+    history.write_bytes(newest)
+    assert root_command("sign-rotation", *files, "--public-key", OTHER, "--at", "2026-02-01").exit_code == 0
+
+
 def spoiled_mode(key: Path) -> None:
     key.chmod(0o644)
 
