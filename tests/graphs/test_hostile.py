@@ -32,7 +32,7 @@ class Hostile:
         self.path = path
 
     def __reduce__(self) -> Any:
-        return (exec, (f"open({str(self.path)!r}, 'w').write('opened')",))
+        return (exec, (f"with open({str(self.path)!r}, 'w') as file: file.write('opened')",))
 
 
 @pytest.fixture(scope="module")
