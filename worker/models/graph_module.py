@@ -222,11 +222,11 @@ class GraphModule(nn.Module):
                 last[name] = at
         for at, step in enumerate(steps):
             if isinstance(step, _Segment):
-                self._connect(step, {name for name, until in last.items() if until > at})
+                self._connect(step, at, last)
         return iter(steps)
 
-    def _connect(self, step: _Segment, later: set[str]) -> None:
-        """What it takes from before, and what it leaves for later."""
+    def _connect(self, step: _Segment, at: int, last: Mapping[str, int]) -> None:
+        """What it takes from before, and what it leaves for later. `last`: the last step that takes each value."""
         made = {name for node in step.nodes for name in node.results}
         taken = dict.fromkeys(name for node in step.nodes for name in names_in(node) if name not in made)
         for name in taken:
@@ -235,7 +235,7 @@ class GraphModule(nn.Module):
                 self._own[name] = PerRecord(self._trained[stored.name])
                 self._where.setdefault(stored.name, (self._own[name], "weight"))
         step.inputs.extend(dict.fromkeys([self._program.input, *(name for name in taken if name not in self._held)]))
-        step.outputs.extend(name for node in step.nodes for name in node.results if name in later)
+        step.outputs.extend(name for node in step.nodes for name in node.results if last.get(name, at) > at)
 
     def _layer(self, node: Node) -> _Layer | None:
         """The layer that a node calls: all of its tensors but the records are trained parameters."""
@@ -269,6 +269,8 @@ class GraphModule(nn.Module):
         dims = len(self._stored(held["weight"]).sizes)
         wanted, over = _DIMS.get(node.operation, (dims, dims))
         own = len(self._said(source.value)) - (place == PLAIN)
+        if held.get("bias") == held["weight"]:
+            return False  # the engine's rules take them for two parameters
         return (node.operation in _ANYWHERE or place == PLAIN) and dims == wanted and own >= over
 
     def _stored(self, argument: Any) -> Stored:
