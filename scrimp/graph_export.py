@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -41,11 +42,13 @@ def export_graph(module: Any, example: Any, path: str | Path) -> Path:
     repeats = -(-_ROWS // len(example))
     given = torch.cat([example.detach()] * repeats)[:_ROWS].contiguous()
     try:
-        exported = torch.export.export(module, (given,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
-        table = torch.export.default_decompositions()
-        plain = exported.run_decompositions(
-            {each: rule for each, rule in table.items() if each.__name__ in _DECOMPOSED}
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch itself: of its classes, and of weights that an nn.GRU lists
+            exported = torch.export.export(module, (given,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
+            table = torch.export.default_decompositions()
+            plain = exported.run_decompositions(
+                {each: rule for each, rule in table.items() if each.__name__ in _DECOMPOSED}
+            )
     except Exception as error:  # the module's own code may raise anything
         raise ValueError(f"torch.export cannot follow this module: {type(error).__name__}: {error}") from error
     whole = io.BytesIO()

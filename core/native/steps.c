@@ -439,31 +439,37 @@ int64_t scrimp_clip_factors(double *weighted, float *rounded, const double *cons
     return halves;
 }
 
-/* out[i] = in[places[i]], rows of `words` 32-bit words; zeros where a row is absent. Row 0 is read for a negative place. */
+/* out[i] = in[places[i]], rows of `words` 32-bit words; zeros where a row is absent, or its place is none of the `count`:
+ * row 0 is read for such a place. Returns 0 if all rows are absent or have a place. */
 typedef struct {
     uint32_t *out;
     const uint32_t *in;
     const int64_t *places;
     const uint8_t *absent;
-    int64_t rows, words, each;
+    int64_t count, rows, words, each, broken;
 } Gathered;
 
 static void gathered_piece(void *of, int64_t piece, int64_t slot) {
-    const Gathered *w = of;
+    Gathered *w = of;
     const int64_t first = piece * w->each, rows = share_of(w->rows, w->each, piece);
+    int64_t broken = 0;
     (void)slot;
     for (int64_t i = first; i < first + rows; i++) {
-        const uint32_t mask = -(uint32_t)!w->absent[i];
-        const uint32_t *in = w->in + (w->places[i] & -(int64_t)(w->places[i] >= 0)) * w->words;
+        const int64_t place = w->places[i], inside = (place >= 0) & (place < w->count), absent = w->absent[i] != 0;
+        const uint32_t mask = -(uint32_t)(inside & !absent);
+        const uint32_t *in = w->in + (place & -inside) * w->words;
         uint32_t *out = w->out + i * w->words;
         for (int64_t j = 0; j < w->words; j++) out[j] = in[j] & mask;
+        broken |= !(inside | absent);
     }
+    if (broken) __atomic_fetch_or(&w->broken, broken, __ATOMIC_RELAXED);
 }
 
-void scrimp_gather(const Team *team, uint32_t *out, const uint32_t *in, const int64_t *places,
-                   const uint8_t *absent, int64_t rows, int64_t words) {
-    Gathered work = {out, in, places, absent, rows, words, rows_of_share(words)};
+int64_t scrimp_gather(const Team *team, uint32_t *out, const uint32_t *in, const int64_t *places,
+                      const uint8_t *absent, int64_t count, int64_t rows, int64_t words) {
+    Gathered work = {out, in, places, absent, count, rows, words, rows_of_share(words), 0};
     on_threads(team, pieces_of(rows, work.each), gathered_piece, &work);
+    return work.broken;
 }
 
 typedef struct {

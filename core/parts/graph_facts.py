@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import numpy as np
 
 from core.parts import graph_file
 from core.parts.graph_file import GraphFile
-from core.parts.graph_program import Node, Program, Records, Ref, Size, Stored, UnfitGraphError
-from core.parts.graph_rules import Places, places_of
+from core.parts.graph_program import Node, Program, Records, Ref, Size, Stored, UnfitGraphError, names_in
+from core.parts.graph_rules import places_of
 
 LARGEST_WHOLE = 2**24  # delivered weights are float32
+MOST_CONSTANTS = 2**24  # numbers that a graph computes from no record: no estimate of a pass counts them
 
 
 def looked_at(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def facts_of(file: GraphFile) -> dict[str, Any]:
         UnfitGraphError: it mixes records, or is no classifier or regression of one tensor.
     """
     program = file.program
-    places = places_of(program)
+    places_of(program)
     sizes = program.values[program.output].sizes
     if len(sizes) > 2 or not all(isinstance(each, int) and each > 0 for each in sizes[1:]):
         raise UnfitGraphError("the output is not one row of numbers for each record: one for each class, or one")
@@ -44,6 +45,12 @@ def facts_of(file: GraphFile) -> dict[str, Any]:
     for each in program.tensors.values():
         if each.dtype.startswith(("int", "uint")) and _largest(file, each) > LARGEST_WHOLE:
             raise UnfitGraphError(f"{each.name} has whole numbers beyond {LARGEST_WHOLE}, which files of weights lack")
+    own = of_each_record(program)
+    constants = sum(per_record(program, name) for name in program.values if name not in own)
+    if constants > MOST_CONSTANTS:
+        raise UnfitGraphError(
+            f"it computes constants of {constants} numbers in each pass; at most {MOST_CONSTANTS}: make them buffers"
+        )
     trained = sum(math.prod(each.sizes) for each in program.tensors.values() if each.trained)
     if trained == 0:
         raise UnfitGraphError("no parameter is trained: all have requires_grad=False")
@@ -54,7 +61,7 @@ def facts_of(file: GraphFile) -> dict[str, Any]:
         "inputs": per_record(program, program.input),
         "outputs": per_record(program, program.output),
         "places": most_places(program),
-        "pass_numbers": pass_numbers(program, places),
+        "pass_numbers": pass_numbers(program, own),
     }
 
 
@@ -106,10 +113,26 @@ _ROWS: Mapping[str, Callable[[Program, Node], int]] = {
 }
 
 
-def pass_numbers(program: Program, places: Places) -> int:
+def of_each_record(program: Program) -> set[str]:
+    """The values of which each record has its own: what follows from records, or from a trained tensor, of which each
+    record has a copy where no layer holds it."""
+    known = {name for name, each in program.tensors.items() if each.trained} | {program.input}
+    found = {program.input}
+    for node in program.nodes:
+        if not known.isdisjoint(names_in(node)):
+            known.update(node.results)
+            found.update(node.results)
+    return found & program.values.keys()
+
+
+def pass_numbers(program: Program, own: Iterable[str]) -> int:
     """About how many numbers a pass holds for one record: results and their gradients, patches of convolutions, and
-    tensors of which each record has a copy."""
-    held = sum(3 * per_record(program, name) for name, place in places.items() if place is not None)
+    tensors of which each record has a copy.
+
+    Args:
+        own: the values of which each record has its own.
+    """
+    held = sum(3 * per_record(program, name) for name in own)
     for node in program.nodes:
         taken = [each for each in node.arguments.values() if isinstance(each, Ref)]
         tensors = [program.tensors[each.value] for each in taken if each.value in program.tensors]

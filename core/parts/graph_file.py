@@ -77,6 +77,8 @@ def of_content(content: bytes) -> GraphFile:
             program, members = _program(archive, names)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeDecodeError, OverflowError):
         raise UnfitGraphError("the file is not a zip archive as torch.export.save writes it") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnfitGraphError(f"its list of tensors is not what torch.export writes ({type(error).__name__})") from None
     return GraphFile(program, hashlib.sha256(content).hexdigest(), members, content)
 
 
@@ -158,6 +160,8 @@ def _is_contiguous(meta: Any) -> bool:
         sizes, strides = ([each["as_int"] for each in meta[name]] for name in ("sizes", "strides"))
         first, layout = meta["storage_offset"]["as_int"], meta["layout"]
     except (KeyError, TypeError):
+        return False
+    if len(sizes) != len(strides):
         return False
     step, wanted = 1, []
     for size in reversed(sizes):

@@ -25,6 +25,17 @@ BYTES: Mapping[Kind, int] = {
     **{"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2},
     **{"int8": 1, "uint8": 1, "bool": 1},
 }
+
+
+def largest(kind: Kind) -> int:
+    """The largest number of a type of whole numbers.
+
+    >>> largest("int16"), largest("uint8"), largest("bool")
+    (32767, 255, 1)
+    """
+    return 1 if kind == "bool" else 2 ** (8 * BYTES[kind] - (kind != "uint8")) - 1
+
+
 # torch.export's numbers of types.
 _KINDS: Mapping[int, Kind] = {
     **{1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64"},

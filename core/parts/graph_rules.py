@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.parts.graph_program import FLOATING, Node, Program, Records, Ref, Sizes, UnfitGraphError, names_in
+from core.parts.graph_program import FLOATING, Node, Program, Records, Ref, Sizes, UnfitGraphError, largest, names_in
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,9 @@ def _floats_alone(name: str) -> Rule:
 
 
 def _by_a_number(call: Call) -> Place | None:
-    other = call.argument("other")
-    if type(other) not in (int, float) or other <= 0:  # the least whole number by −1 ends the process
+    other, kind = call.argument("other"), call.program.value(call.node.arguments["self"].value).dtype  # type: ignore[union-attr]
+    fits = type(other) is float or kind in FLOATING or (type(other) is int and other <= largest(kind))  # else it wraps
+    if type(other) not in (int, float) or other <= 0 or not fits:  # the least whole number by −1 ends the process
         raise call.unfit("it may fail for some records: divide by a positive number")
     return _broadcast(call)
 

@@ -96,7 +96,7 @@ PUBLIC = {
     "worker/models/card.py: _learned",
     "worker/models/graph_module.py: _each",
     "worker/models/graph_module.py: _layer",
-    "worker/models/graph_module.py: _linear",
+    "worker/models/graph_module.py: _is_apart",
     "worker/models/hf/images.py: _numbers",
     "worker/models/hf/loading.py: remembers",
     "worker/models/hf/norms.py: plain_norms",

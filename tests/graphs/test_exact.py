@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional as F
 
+from core.parts import graph_file
 from core.parts.graph_file import GraphFile
+from scrimp.graph_export import export_graph
 from tests.graphs.architectures import ACCEPTED
 from tests.graphs.conftest import Exported, made
 from worker.clipping.bookkeeping import Bookkeeping
@@ -66,6 +70,37 @@ def test_a_graph_is_the_module(name: str, exported: Exported) -> None:
         norm = torch.cat([each.flatten() for each in wanted.values()]).norm()
         assert norm > 1e-3
         assert max(float((found[each] - wanted[each]).norm() / norm) for each in wanted) < EXACT
+
+
+class SameTwice(nn.Module):
+    """One parameter that scales and shifts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.out = nn.Parameter(torch.rand(6)), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.out(F.layer_norm(x, (6,), self.own, self.own) * self.own)
+        return found
+
+
+def test_one_tensor_as_weight_and_bias(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    whole = SameTwice()
+    graph = module_of(graph_file.read(export_graph(whole, torch.randn(3, 6), tmp_path / "twice.pt2")))
+    engine = Bookkeeping[DenseRecords](
+        graph,
+        lambda module, records: losses(module(records.dense(torch.float64)), records.labels),
+        rows=3,
+        kind="flat",
+        max_grad_norm=1.0,
+        dtype=torch.float64,
+    )
+    records = DenseRecords(torch.randn(3, 6, dtype=torch.float64), torch.arange(3))
+    engine.examine(records)
+    found = engine.one_pass(records.select(np.array([0])), 3)[1]
+    wanted = by_autograd(whole.double(), records.dense(torch.float64)[0], records.labels[0])
+    assert all(torch.allclose(found[name], each) for name, each in wanted.items())
 
 
 def test_ids_outside_of_a_table_take_its_ends(exported: Exported) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from core.parts import graph_file
+from core.parts.graph_facts import facts_of
 from core.parts.graph_program import UnfitGraphError
 from scrimp.graph_export import export_graph
 from tests.worker.support import ROOT
@@ -32,7 +33,7 @@ class Hostile:
         self.path = path
 
     def __reduce__(self) -> Any:
-        return (exec, (f"open({str(self.path)!r}, 'w').write('opened')",))
+        return (exec, (f"with open({str(self.path)!r}, 'w') as file: file.write('opened')",))
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,16 @@ def cases(good: Members, trap: bytes) -> dict[str, tuple[Members, str]]:
         "no JSON": (good | {MODEL: b"{"}, "not JSON"),
         "deep JSON": (good | {MODEL: deep}, "not JSON"),
         "a view": (of_weights(lambda d: first_tensor(d)["tensor_meta"]["storage_offset"].update(as_int=4)), "a view"),
+        "no description": (of_weights(lambda d: first_tensor(d).pop("tensor_meta")), "not what torch.export writes"),
+        "no file of a tensor": (of_weights(lambda d: first_tensor(d).pop("path_name")), "not what torch.export writes"),
+        "more strides": (
+            of_weights(lambda d: first_tensor(d)["tensor_meta"]["strides"].append({"as_int": 1})),
+            "a view",
+        ),
+        "sizes of text": (
+            of_weights(lambda d: first_tensor(d)["tensor_meta"]["sizes"][0].update(as_int="x")),
+            "not what torch.export writes",
+        ),
         "a long version": (good | {"graph/archive_version": b"0" * 4096}, "at most 256"),
     }
 
@@ -157,6 +168,42 @@ def test_a_member_that_lies_over_another_is_refused(good: Path, tmp_path: Path) 
         archive._didModify = True  # type: ignore[attr-defined]
     with pytest.raises(UnfitGraphError, match="overlap"):
         graph_file.of_content(made.getvalue())
+
+
+class Constant(nn.Module):
+    """A linear layer, and a number from a large constant that each pass would compute again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.linear(x)
+        return scores + torch.zeros(2**14, 2**13).sum()
+
+
+def test_a_graph_computes_no_huge_constants(tmp_path: Path) -> None:
+    """Their size is in no estimate of a pass: that counts what belongs to records."""
+    file = graph_file.read(export_graph(Constant(), torch.randn(3, 6), tmp_path / "constant.pt2"))
+    with pytest.raises(UnfitGraphError, match="constants of 134217729 numbers"):
+        facts_of(file)
+
+
+class Standardized(nn.Module):
+    """A linear layer whose weight is standardized in each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight / self.weight.square().sum(dim=1, keepdim=True).sqrt()
+        return x @ weight.mT
+
+
+def test_what_follows_from_a_copy_of_a_weight_is_each_records(tmp_path: Path) -> None:
+    found = facts_of(graph_file.read(export_graph(Standardized(), torch.randn(3, 6), tmp_path / "standardized.pt2")))
+    assert found["pass_numbers"] >= 3 * (6 + 64) + 3 * 64 * 6 * 3  # its copy, squares and quotients, three times each
 
 
 def test_the_file_tells_nothing_of_the_machine(good: Path) -> None:

@@ -145,6 +145,16 @@ def test_gathered_rows(steps: Steps, values: Tensor, monkeypatch: pytest.MonkeyP
     assert not bool(found[0][[1, 3]].any())
 
 
+@pytest.mark.parametrize("place", [-1, 10, 2**40, -(2**62)])
+def test_a_place_that_no_record_has_is_not_read(steps: Steps, place: int) -> None:
+    """Beyond the records lies other memory."""
+    values, rows = torch.arange(70.0).view(10, 7), torch.tensor([3, place])
+    with pytest.raises(PrivacyError, match="no record has"):
+        steps.gather(values, rows, torch.tensor([False, False]))
+    found = steps.gather(values, rows, torch.tensor([False, True]))
+    assert found is not None and torch.equal(found[0], values[3]) and not bool(found[1].any())
+
+
 def test_formed_gradients_of_all_parameters_are_added_in_one_call(
     steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:

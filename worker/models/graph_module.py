@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from core.errors import PrivacyError
-from core.parts.graph_program import FLOATING, Extreme, Node, OfKind, Program, Records, Ref, names_in
+from core.parts.graph_program import FLOATING, Extreme, Node, OfKind, Program, Records, Ref, Stored, names_in
 from core.parts.graph_rules import Place, places_of
 from worker.models.positions import PerRecord
 
@@ -134,10 +134,13 @@ class GraphModule(nn.Module):
         return run
 
     def _require_said(self, name: str, value: Tensor) -> None:
-        """The result has the sizes that the file says, for one record: a fact of shapes alone."""
+        """The result has the sizes and the type that the file says, for one record: a fact of shapes alone."""
         if tuple(value.shape) != self._said(name):
             said = self._said(name)
             raise PrivacyError(f"the graph's {name} has sizes {tuple(value.shape)}, and its file says {said}")
+        kind = self._program.values[name].dtype
+        if value.dtype != KINDS[kind] and not (kind in FLOATING and value.is_floating_point()):
+            raise PrivacyError(f"the graph's {name} is of type {value.dtype}, and its file says {kind}")
 
     def _said(self, name: str) -> tuple[int, ...]:
         """The sizes of a value for one record."""
@@ -219,11 +222,11 @@ class GraphModule(nn.Module):
                 last[name] = at
         for at, step in enumerate(steps):
             if isinstance(step, _Segment):
-                self._connect(step, {name for name, until in last.items() if until > at})
+                self._connect(step, at, last)
         return iter(steps)
 
-    def _connect(self, step: _Segment, later: set[str]) -> None:
-        """What it takes from before, and what it leaves for later."""
+    def _connect(self, step: _Segment, at: int, last: Mapping[str, int]) -> None:
+        """What it takes from before, and what it leaves for later. `last`: the last step that takes each value."""
         made = {name for node in step.nodes for name in node.results}
         taken = dict.fromkeys(name for node in step.nodes for name in names_in(node) if name not in made)
         for name in taken:
@@ -232,37 +235,46 @@ class GraphModule(nn.Module):
                 self._own[name] = PerRecord(self._trained[stored.name])
                 self._where.setdefault(stored.name, (self._own[name], "weight"))
         step.inputs.extend(dict.fromkeys([self._program.input, *(name for name in taken if name not in self._held)]))
-        step.outputs.extend(name for node in step.nodes for name in node.results if name in later)
+        step.outputs.extend(name for node in step.nodes for name in node.results if last.get(name, at) > at)
 
     def _layer(self, node: Node) -> _Layer | None:
         """The layer that a node calls: all of its tensors but the records are trained parameters."""
-        make = _LAYERS.get(node.operation)
-        if make is None:
-            return None
         given = node.arguments
         weight, bias = given.get("weight"), given.get("bias")
-        source = given["indices" if node.operation == "embedding.default" else "input"]
-        held = [each for each in (weight, bias) if each is not None]
-        if not isinstance(weight, Ref) or not all(self._is_trained(each) for each in held):
-            return None
-        if not isinstance(source, Ref) or self._places.get(source.value) is None:
-            return None
-        if node.operation not in _ANYWHERE and self._places[source.value] != PLAIN:
+        source = given.get("indices" if node.operation == "embedding.default" else "input")
+        held = {name: each for name, each in (("weight", weight), ("bias", bias)) if each is not None}
+        if not isinstance(source, Ref) or not isinstance(weight, Ref) or not self._is_apart(node, source, held):
             return None
         settings = tuple((name, each) for name, each in given.items() if not isinstance(each, Ref))
-        key = (node.operation, *(each.value for each in held if isinstance(each, Ref)), settings)
+        key = (node.operation, *(each.value for each in held.values() if isinstance(each, Ref)), settings)
         if key not in self._layers:
-            module = make(given, tuple(self._program.tensors[weight.value].sizes), bias is not None)
-            if module is None:
-                return None
-            for name, each in (("weight", weight), ("bias", bias)):
-                if isinstance(each, Ref):
-                    stored = self._program.tensors[each.value].name
-                    module._parameters[name] = self._trained[stored]
-                    self._where.setdefault(stored, (module, name))
+            module = _LAYERS[node.operation](given, self._stored(weight).sizes, bias is not None)
+            if module is None or any(
+                module.get_parameter(name).shape != self._stored(each).sizes for name, each in held.items()
+            ):
+                return None  # a bias of a line for each row would be another for each record
+            for name, each in held.items():
+                module._parameters[name] = self._trained[self._stored(each).name]
+                self._where.setdefault(self._stored(each).name, (module, name))
             self._layers[key] = module
-        table = int(self._program.tensors[weight.value].sizes[0]) if node.operation == "embedding.default" else 0
+        table = self._stored(weight).sizes[0] if node.operation == "embedding.default" else 0
         return _Layer(node, source.value, self._layers[key], table)
+
+    def _is_apart(self, node: Node, source: Ref, held: Mapping[str, Any]) -> bool:
+        """Whether a node is a layer that works on each row of dimension 0 alone, whatever the file says of its weights:
+        what it works over are dimensions of a record's own."""
+        place = self._places.get(source.value)
+        if node.operation not in _LAYERS or place is None or not all(self._is_trained(each) for each in held.values()):
+            return False
+        dims = len(self._stored(held["weight"]).sizes)
+        wanted, over = _DIMS.get(node.operation, (dims, dims))
+        own = len(self._said(source.value)) - (place == PLAIN)
+        if held.get("bias") == held["weight"]:
+            return False  # the engine's rules take them for two parameters
+        return (node.operation in _ANYWHERE or place == PLAIN) and dims == wanted and own >= over
+
+    def _stored(self, argument: Any) -> Stored:
+        return self._program.tensors[argument.value]
 
     def _is_trained(self, argument: Any) -> bool:
         stored = self._program.tensors.get(argument.value) if isinstance(argument, Ref) else None
@@ -273,7 +285,7 @@ Maker = Callable[[Mapping[str, Any], tuple[int, ...], bool], nn.Module | None]
 
 
 def _linear(_: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
-    return nn.Linear(sizes[1], sizes[0], bias=bias, device="meta") if len(sizes) == 2 else None
+    return nn.Linear(sizes[1], sizes[0], bias=bias, device="meta")
 
 
 def _conv(kind: Callable[..., nn.Module], places: int) -> Maker:
@@ -323,6 +335,14 @@ _LAYERS: Mapping[str, Maker] = {
     "layer_norm.default": _layer_norm,
     "rms_norm.default": _rms_norm,
     "group_norm.default": _group_norm,
+}
+# Dimensions of the weight, and of a record's own that the layer works over: for norms as many as the weight has.
+_DIMS: Mapping[str, tuple[int, int]] = {
+    "linear.default": (2, 1),
+    "conv1d.default": (3, 2),
+    "conv2d.default": (4, 3),
+    "embedding.default": (2, 0),
+    "group_norm.default": (1, 1),
 }
 _ANYWHERE = ("linear.default", "embedding.default", "layer_norm.default", "rms_norm.default")
 

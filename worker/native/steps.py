@@ -15,6 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from core.errors import PrivacyError
 from core.native.library import INSTALLED, Library
 from worker.native.threads import of_torch, team
 
@@ -118,8 +119,8 @@ class Steps:
         self._clip_factors.argtypes = [*[POINTER] * 4, COUNT, POINTER, COUNT, POINTER]
         self._clip_factors.restype = COUNT
         self._gather = opened.scrimp_gather
-        self._gather.argtypes = [*[POINTER] * 5, COUNT, COUNT]
-        self._squares_of_products.restype = self._scaled.restype = self._gather.restype = None
+        self._gather.argtypes, self._gather.restype = [*[POINTER] * 5, *[COUNT] * 3], COUNT
+        self._squares_of_products.restype = self._scaled.restype = None
         self._products, self._sgemm = opened.scrimp_add_products, of_torch("sgemm_")
         self._products.argtypes = [ctypes.c_int, *[POINTER] * 5, *[COUNT] * 5, NUMBER]
         self._products.restype = COUNT
@@ -281,6 +282,9 @@ class Steps:
             values: (n, …), n at least 1; a row has whole words of 32 bits.
             places: int64 (rows,).
             absent: bool (rows,); all with a negative place are.
+
+        Raises:
+            PrivacyError: a row that is not absent has no place among the n.
         """
         size = math.prod(values.shape[1:]) * values.element_size()
         fit = values.is_contiguous() and values.device.type == "cpu"
@@ -289,7 +293,8 @@ class Steps:
             return None
         out = values.new_empty(places.shape[0], *values.shape[1:])
         pointers = (each.data_ptr() for each in (out, values, places, absent))
-        self._gather(team(), *pointers, places.shape[0], size // WORD_BYTES)
+        if self._gather(team(), *pointers, values.shape[0], places.shape[0], size // WORD_BYTES):
+            raise PrivacyError("a row has a place that no record has")
         return out
 
     def add_formed(self, sums: Sequence[FormedSum], inverse: float) -> bool | None:

@@ -124,7 +124,7 @@ def _graph(folder: Path, requested: GraphModel, shape: Shape, weights: bytes) ->
         places_of(program)
         tensors = graph_network.published(program, safetensors.torch.load(weights))
         return GraphNetwork(shape.features, shape.outputs, requested, program=program, tensors=tensors)
-    except (UnfitGraphError, ValueError):
+    except (UnfitGraphError, ValueError, KeyError):
         raise UnreadableModelError(f"{folder / GRAPH} does not describe the model: fetch it again") from None
 
 
