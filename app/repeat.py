@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from app.logs import kind_of
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 5.0
+T = TypeVar("T", bound=Hashable)
 
 
 class Due(Protocol):
@@ -23,6 +25,35 @@ class Due(Protocol):
     def close(self) -> None:
         """Ends it."""
         ...
+
+
+class Round(Generic[T]):
+    """Goes over all that is due, for a bounded time at once, so that other work comes between.
+
+    What failed is not tried again before all others were.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.tried: set[T] = set()
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the time was over before the last one."""
+        return bool(self.tried)
+
+    def over(self, due: Sequence[T]) -> Iterator[T]:
+        """Those of what is due that the round has not come to, until the time is over; at least one."""
+        ends = time.monotonic() + self.seconds
+        waiting = [each for each in due if each not in self.tried]
+        if not waiting:  # what is left has failed in this round: the next one begins
+            self.tried.clear()
+        for number, item in enumerate(waiting or due):
+            if number and time.monotonic() >= ends:
+                return
+            self.tried.add(item)
+            yield item
+        self.tried.clear()
 
 
 def repeat(what: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None) -> None:

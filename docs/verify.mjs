@@ -2,9 +2,9 @@
 //
 //   node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
 //                   [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
-//   node verify.mjs CERTIFICATE --root KEY --history FILE [--witness KEY ...] ...
 //   node verify.mjs EGRESS --public-key KEY [--public-key KEY ...] [--job ID] [--recipient NAME] [--since TIME]
-//                   [--checkpoint FILE ...]
+//                   [--checkpoint FILE ...] [--witness KEY ...]
+//   node verify.mjs CERTIFICATE|EGRESS|STATEMENT --root KEY --history FILE [--history-number N] ...
 //
 // CERTIFICATE: the document of GET /v1/jobs/{id}/certificate, or its envelope alone. KEY: the service's public key, base64
 // of 32 bytes, as its owner gave it to you; never one that came with the certificate. FILEs: what the job delivered. Each
@@ -17,9 +17,9 @@
 // must have cosigned it; so there must be one. --checkpoint FILE: a checkpoint from elsewhere, such as the witness, in
 // place of the certificate's. --proof FILE: what leads to it, as `scrimp ledger proof` prints it.
 //
-// --root KEY, --history FILE, in place of --public-key: the service's signing keys as its root signed them. The certificate's key
-// must be there, at the certificate's time. A revoked key may have signed any date: a witness must have cosigned the checkpoint
-// before.
+// --root KEY, --history FILE, in place of --public-key: the service's signing keys as its root signed them. The signer's key must be
+// there, at the time of what it signed. A revoked key may have signed any date: a --witness must have cosigned the checkpoints before.
+// --history-number N: you know history N; an older one is refused, for it may lack a revocation.
 //
 // EGRESS: the folder that `scrimp egress` writes. What `scrimp verify-egress` checks of it is checked: the manifest's signature,
 // every file, the certificate, both its signatures, the proofs, and the statement: its chain, balances and budgets. Numbers are
@@ -51,14 +51,15 @@ function stop(status, text) {
 const MANIFEST = "manifest.json";
 const USAGE = `usage: node verify.mjs CERTIFICATE --public-key KEY [--require-checkpoint] [--witness KEY ...]
        [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
-       node verify.mjs CERTIFICATE --root KEY --history FILE ...
-       node verify.mjs EGRESS --public-key KEY ... [--job ID] [--recipient NAME] [--since TIME] [--checkpoint FILE ...]`;
+       node verify.mjs EGRESS --public-key KEY ... [--job ID] [--recipient NAME] [--since TIME] [--checkpoint FILE ...]
+       [--witness KEY ...]
+       node verify.mjs CERTIFICATE|EGRESS|STATEMENT --root KEY --history FILE [--history-number N] ...`;
 const ONE = ["--job", "--recipient", "--since"];
-const ROOT = ["--root", "--history"];
+const ROOT = ["--root", "--history", "--history-number"];
 const HISTORY_TYPE = "application/vnd.scrimp.signing-keys+json";
 
 function options() {
-  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], "--job": [], "--recipient": [], "--since": [], "--root": [], "--history": [], required: false, files: [] };
+  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], "--job": [], "--recipient": [], "--since": [], "--root": [], "--history": [], "--history-number": [], required: false, files: [] };
   for (let words = process.argv.slice(2); words.length; words = words.slice(1)) {
     if (words[0] === "--require-checkpoint") found.required = true;
     else if (words[0] in found && words[0].startsWith("--")) {
@@ -91,19 +92,30 @@ function read() {
     notes: found["--checkpoint"].map((each) => noteOf(readFileSync(each, "utf8"))),
     proofs: found["--proof"].map((each) => JSON.parse(readFileSync(each, "utf8"))),
   };
-  return { envelope, files, shown, named, key: keyOf(raw), raw, trusted, wanted, period: periods?.find((each) => each.public_key === named) };
+  return { envelope, files, shown, named, key: keyOf(raw), raw, trusted, wanted, trust: { periods, witnesses: wanted.witnesses } };
 }
 
 // The signing keys that the root named, each with its times; undefined if the reader names no root.
-function historyOf({ "--root": roots, "--history": files, "--public-key": keys }) {
-  if (!roots.length && !files.length) return undefined;
+function historyOf({ "--root": roots, "--history": files, "--history-number": numbers, "--public-key": keys }) {
+  if (!roots.length && !files.length && !numbers.length) return undefined;
   if (roots.length !== 1 || files.length !== 1 || keys.length) stop(2, USAGE);
-  const [raw, envelope] = [Buffer.from(roots[0], "base64"), JSON.parse(readFileSync(files[0], "utf8"))];
+  const [raw, envelope, least] = [Buffer.from(roots[0], "base64"), JSON.parse(readFileSync(files[0], "utf8")), Number(numbers[0] ?? 0)];
   if (raw.length !== 32) stop(2, "the root's key is not 32 bytes in base64");
+  if (!Number.isInteger(least)) stop(2, USAGE);
   if (envelope.signatures.length !== 1 || !signedBy(envelope, keyOf(raw))) stop(2, "the root did not sign this history");
   const document = JSON.parse(Buffer.from(envelope.payload, "base64").toString("utf8"));
   if (envelope.payloadType !== HISTORY_TYPE || document.version !== 1) stop(2, "this is not a history of signing keys that this version reads");
+  if (!(document.number >= least)) stop(2, `this is history ${document.number}, older than ${least}, which you know: it may lack a revocation`);
+  if (!document.keys.length) stop(2, "the root names no key");
   return document.keys;
+}
+
+// Whom the reader believes, for a folder or a statement: keys, the root's periods of them if it named them, and witnesses.
+function trustOf(wanted) {
+  const periods = historyOf(wanted);
+  const keys = periods?.map((each) => each.public_key) ?? wanted["--public-key"];
+  if (keys.some((each) => Buffer.from(each, "base64").length !== 32)) stop(2, "the public key is not 32 bytes in base64");
+  return { keys, periods, witnesses: wanted["--witness"].map(witnessOf) };
 }
 
 // The key of a history that a certificate names, or that signed an envelope.
@@ -119,25 +131,42 @@ const timeOf = (text) => {
   return found;
 };
 
-// When a witness first cosigned a checkpoint of a ledger, in milliseconds since 1970; Infinity: none says.
-function seenAt(origin, own, { witnesses, notes }) {
-  const known = [...(own == null ? [] : [noteOf(own)]), ...notes].filter((each) => each.origin === origin);
+// When a witness first cosigned a checkpoint of a ledger with all these entries, in milliseconds since 1970; Infinity: none says.
+function seenAt({ origin, entries, own }, witnesses, notes) {
+  const known = [...(own == null ? [] : [noteOf(own)]), ...notes].filter((each) => each.origin === origin && each.size >= entries);
   return Math.min(...known.flatMap((note) => witnesses.flatMap((witness) => cosignedAt(witness, note))));
 }
 
-// Why the root does not trust a key for a certificate.
-function periodFaults(period, { dataset, issued_at, ledger }, wanted) {
-  if (period === undefined) return [];
-  const issued = timeOf(issued_at);
-  if (issued < timeOf(period.from)) return [`issued at ${issued_at}, before its key signed: from ${period.from}`];
-  if (period.until !== null && issued >= timeOf(period.until)) return [`issued at ${issued_at}, after its key signed: until ${period.until}`];
+// Why a key is not believed for what it signed about these ledgers: each with its entries, its own checkpoint, and the time of the
+// last entry, if that came with it.
+function trustFaults({ periods, witnesses }, publicKey, signed, ledgers, notes) {
+  for (const witness of witnesses) {
+    const unseen = ledgers.find((each) => seenAt(each, [witness], notes) === Infinity);
+    if (unseen) return [`${witness.name} did not cosign the checkpoint of ${unseen.entries} entries of ${unseen.origin}`];
+  }
+  if (periods === undefined) return [];
+  const period = periods.find((each) => each.public_key === publicKey);
+  if (period === undefined) return ["the root never named the key that signed this"];
+  if (signed !== undefined && timeOf(signed) < timeOf(period.from)) return [`issued at ${signed}, before its key signed: from ${period.from}`];
+  const times = [signed, ...ledgers.map(({ last }) => last)].filter((each) => each !== undefined);
+  const late = period.until === null ? undefined : times.find((each) => timeOf(each) >= timeOf(period.until));
+  if (late !== undefined) return [`issued at ${late}, after its key signed: until ${period.until}`];
   if (period.revoked_from === null) return [];
   const revoked = `its key is revoked from ${period.revoked_from} on (${period.reason})`;
-  const ledgers = Array.isArray(ledger) ? ledger : [{ dataset: dataset.id, ...ledger }];
-  const seen = Math.max(...ledgers.map((each) => seenAt(`${LOG}/${each.dataset ?? dataset.id}`, each.checkpoint, wanted)));
+  const seen = Math.max(...ledgers.map((each) => seenAt(each, witnesses, notes)));
   if (!ledgers.length || seen === Infinity) return [`${revoked}, and no witness that you trust says when its checkpoint was there`];
   return seen < timeOf(period.revoked_from) ? [] : [`${revoked}, and no witness saw its checkpoint before that`];
 }
+
+// The same of a certificate's key.
+function certificateTrust(trust, publicKey, { dataset, issued_at, ledger }, notes) {
+  const ledgers = Array.isArray(ledger) ? ledger : [{ dataset: dataset.id, ...ledger }];
+  const covered = ledgers.map((each) => ({ origin: `${LOG}/${each.dataset ?? dataset.id}`, entries: each.entry_seq, own: each.checkpoint }));
+  return trustFaults(trust, publicKey, issued_at, covered, notes);
+}
+
+const coveredBy = (ledgers) =>
+  ledgers.map(({ id, checkpoint, entries }) => ({ origin: `${LOG}/${id}`, entries: entries.length, own: checkpoint, last: entries.at(-1).created_at }));
 
 const keyOf = (raw) => createPublicKey({ key: Buffer.concat([ED25519_SPKI, raw]), format: "der", type: "spki" });
 
@@ -508,21 +537,29 @@ function tellTerms({ governance, grants, signed_at: at }) {
   console.log(`terms      signed at ${at}; ${governance ? "" : "no governance is declared; "}${grants.length} grants`);
 }
 
-// The statement on a data set, by itself.
-function statement(path, trusted) {
-  if (trusted === undefined) stop(2, "a statement holds no public key: give --public-key, from the service's owner");
-  const raw = Buffer.from(trusted, "base64");
-  if (raw.length !== 32) stop(2, "the public key is not 32 bytes in base64");
+// The statement on a data set, by itself. Of the trusted keys its signer's is that of the first checkpoint.
+function statement(path, wanted) {
+  const trust = trustOf(wanted);
+  if (!trust.keys.length) stop(2, "a statement holds no public key: give --public-key, from the service's owner");
   const text = readFileSync(path, "utf8");
-  const { dataset, ledgers } = JSON.parse(text);
-  console.log(`statement  on ${dataset.name} (${dataset.id}), of ${ledgers.length} ledgers`);
+  const document = JSON.parse(text);
+  console.log(`statement  on ${document.dataset.name} (${document.dataset.id}), of ${document.ledgers.length} ledgers`);
   try {
-    statementFaults(text, { name: LOG, kind: LOG_KEY, raw });
+    need(document.ledgers.length, "the first ledger is not the data set's own");
+    const first = noteOf(document.ledgers[0].checkpoint);
+    const named = trust.keys.find((each) => signs(serviceOf(each), first));
+    need(named !== undefined, "the key did not sign the checkpoint");
+    const stated = statementFaults(text, serviceOf(named));
+    const [otherwise] = statementTrust(trust, named, stated, []);
+    need(otherwise === undefined, otherwise);
   } catch (error) {
     console.log(`FAULT      ${error.message}`);
     process.exitCode = 1;
   }
 }
+
+const serviceOf = (publicKey) => ({ name: LOG, kind: LOG_KEY, raw: Buffer.from(publicKey, "base64") });
+const statementTrust = (trust, publicKey, { ledgers, signed }, notes) => trustFaults(trust, publicKey, signed, coveredBy(ledgers), notes);
 
 // What a budget in the filter's units is worth at δ.
 function worthOf(filter, order, delta, amount) {
@@ -586,7 +623,8 @@ function statementFaults(text, service) {
   need((document.version === 4) === sums.some(({ whole }) => whole != null), "version 4 is of a data set with two filters, and of no other");
   const [otherwise] = termsFaults(document, keyOf(service.raw));
   need(otherwise === undefined, otherwise);
-  return { dataset: document.dataset.id, ledgers };
+  const signed = document.version < 3 ? undefined : JSON.parse(Buffer.from(document.terms.payload, "base64").toString("utf8")).predicate.signed_at;
+  return { dataset: document.dataset.id, ledgers, signed };
 }
 
 // A certificate within a folder: both its signatures hold, under a key that is trusted, and it names each file of the model.
@@ -614,12 +652,14 @@ function certificateFaults(text, manifest, subjects, keys) {
 }
 
 // What does not hold of a folder whose files are those of the manifest.
-function contentFaults(read, manifest, subjects, keys, service, notes) {
-  const wrong = certificateFaults(read("certificate.json"), manifest, subjects, keys);
-  const body = JSON.parse(read("certificate.json")).certificate;
+function contentFaults(read, manifest, subjects, trust, signer, notes) {
+  const [wrong, service] = [certificateFaults(read("certificate.json"), manifest, subjects, trust.keys), serviceOf(signer)];
+  const { certificate: body, public_key: issuer } = JSON.parse(read("certificate.json"));
   let stated;
   try {
     stated = statementFaults(read("statement.json"), service);
+    const [otherwise] = statementTrust(trust, signer, stated, notes);
+    need(otherwise === undefined, otherwise);
   } catch (error) {
     return [...wrong, `statement.json: ${error.message}`];
   }
@@ -637,21 +677,23 @@ function contentFaults(read, manifest, subjects, keys, service, notes) {
     else if (kept.size > own.entries.length) wrong.push(`the folder is older than the checkpoint that was given: ${own.entries.length} of ${kept.size} entries`);
     else if (!beginsWith(kept, own.entries)) wrong.push(`the statement contradicts the checkpoint of ${kept.size} entries that was given`);
   }
+  const known = [...notes, ...stated.ledgers.map(({ checkpoint }) => noteOf(checkpoint))];
+  wrong.push(...trustFaults(trust, signer, manifest.made_at, coveredBy(stated.ledgers), notes).map((each) => `manifest.json: ${each}`));
+  wrong.push(...certificateTrust(trust, issuer, body, known).map((each) => `certificate.json: ${each}`));
   return wrong;
 }
 
 // An egress: the folder that `scrimp egress` writes.
 function folder(path, wanted) {
-  if (wanted.required || wanted["--witness"].length || wanted["--proof"].length || wanted.files.length > 1) stop(2, USAGE);
+  if (wanted.required || wanted["--proof"].length || wanted.files.length > 1) stop(2, USAGE);
   const read = (name) => readFileSync(join(path, name), "utf8");
-  const trusted = wanted["--public-key"];
+  const trust = trustOf(wanted);
+  const trusted = trust.keys;
   const keys = trusted.length ? trusted : [JSON.parse(read("certificate.json")).public_key];
-  const raws = keys.map((each) => Buffer.from(each, "base64"));
-  if (raws.some((each) => each.length !== 32)) stop(2, "the public key is not 32 bytes in base64");
   const envelope = JSON.parse(read(MANIFEST));
-  const raw = raws.find((each) => signedBy(envelope, keyOf(each)));
-  if (raw === undefined) stop(1, "FAULT  no trusted key signed the manifest");
-  const { subject, predicate: manifest } = opened(envelope, keyOf(raw), EGRESS_TYPE);
+  const signer = keys.find((each) => signedBy(envelope, keyOf(Buffer.from(each, "base64"))));
+  if (signer === undefined) stop(1, "FAULT  no trusted key signed the manifest");
+  const { subject, predicate: manifest } = opened(envelope, keyOf(Buffer.from(signer, "base64")), EGRESS_TYPE);
   if (manifest.version !== 1) stop(1, "FAULT  the manifest has an unknown version: read it with a newer verifier");
   console.log(`egress     ${manifest.number} of ${manifest.job} for ${manifest.recipient}, made at ${manifest.made_at}`);
   const wrong = fileFaults(path, subject, manifest.sizes);
@@ -663,14 +705,14 @@ function folder(path, wanted) {
   if (since !== undefined && Number.isNaN(Date.parse(since))) stop(2, `this is not a time: ${since}`);
   if (since !== undefined && !(Date.parse(manifest.made_at) >= Date.parse(since))) wrong.push(`it was made at ${manifest.made_at}, before ${since}: an earlier egress`);
   const notes = wanted["--checkpoint"].map((each) => noteOf(readFileSync(each, "utf8")));
-  if (!wrong.length) wrong.push(...contentFaults(read, manifest, subject, keys, { name: LOG, kind: LOG_KEY, raw }, notes));
+  if (!wrong.length) wrong.push(...contentFaults(read, manifest, subject, { ...trust, keys }, signer, notes));
   for (const each of wrong) console.log(`FAULT      ${each}`);
   if (!wrong.length && !trusted.length) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
   process.exitCode = wrong.length ? 1 : trusted.length ? 0 : 2;
 }
 
 function certificate() {
-  const { envelope, files, key, named, period, raw, shown, trusted, wanted } = read();
+  const { envelope, files, key, named, raw, shown, trust, trusted, wanted } = read();
   const statement = opened(envelope, key);
   if (shown !== undefined && !isDeepStrictEqual(shown.certificate, statement.predicate)) {
     stop(1, "FAULT  the document shows another certificate than the one that was signed");
@@ -681,7 +723,7 @@ function certificate() {
   }
   tell(statement);
   const { dataset, ledger } = statement.predicate;
-  const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes), ...periodFaults(period, statement.predicate, wanted)];
+  const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes), ...(trust.periods ? certificateTrust(trust, named, statement.predicate, wanted.notes) : [])];
   for (const each of wrong) console.log(`FAULT      ${each}`);
   const found = files.map((path) => compared(path, statement.subject));
   const holds = found.every(Boolean) && !wrong.length;
@@ -692,7 +734,7 @@ function certificate() {
 try {
   const wanted = options();
   if (statSync(wanted.files[0]).isDirectory()) folder(wanted.files[0], wanted);
-  else if (JSON.parse(readFileSync(wanted.files[0], "utf8")).ledgers) statement(wanted.files[0], wanted["--public-key"][0]);
+  else if (JSON.parse(readFileSync(wanted.files[0], "utf8")).ledgers) statement(wanted.files[0], wanted);
   else certificate();
 } catch (error) {
   stop(2, `cannot read this as a certificate or an egress: ${error.message}`);

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from scrimp.explain import Section, explained
+from scrimp.key_history import Trust
 from scrimp.recompute import body_of, recompute
 from scrimp.signatures import problem_of
+from scrimp.transparency import NotProven
 
 CHUNK = 1 << 20
 
@@ -60,14 +62,10 @@ class Finding:
         return Verdict.worst(verdict for _, verdict, _ in self.checks)
 
 
-def examine(files: Iterable[Path], public_key: str | None) -> list[Finding]:
-    """Examines certificates and delivered files, in their order.
-
-    Args:
-        public_key: base64 of the key that the reader trusts; without it no signer is checked.
-    """
+def examine(files: Iterable[Path], trust: Trust) -> list[Finding]:
+    """Examines certificates and delivered files, in their order; no signer where the reader trusts no key."""
     documents = {path: _certificate(path) for path in files}
-    findings = {path: _examined(path, known, public_key) for path, known in documents.items() if known is not None}
+    findings = {path: _examined(path, known, trust) for path, known in documents.items() if known is not None}
     subjects = {digest: name for each in findings.values() for digest, name in each.subjects.items()}
     return [findings.get(path) or delivered(path, subjects) for path in documents]
 
@@ -82,8 +80,12 @@ def _certificate(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and any(shape <= found.keys() for shape in shapes) else None
 
 
-def _examined(path: Path, document: Mapping[str, Any], public_key: str | None) -> Finding:
-    checks = [("signature", *_signature(document, public_key))]
+def _examined(path: Path, document: Mapping[str, Any], trust: Trust) -> Finding:
+    checks = [("signature", *_signature(document, trust))]
+    try:
+        public_key = trust.key_for(document)
+    except NotProven:  # the first check says so
+        public_key = None
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output):
         status = Verdict(recompute(dict(document), public_key, path.name))
@@ -101,7 +103,11 @@ def _examined(path: Path, document: Mapping[str, Any], public_key: str | None) -
         return Finding(str(path), checks, lines)
 
 
-def _signature(document: Mapping[str, Any], public_key: str | None) -> tuple[Verdict, str]:
+def _signature(document: Mapping[str, Any], trust: Trust) -> tuple[Verdict, str]:
+    try:
+        public_key = trust.key_for(document)
+    except NotProven as error:
+        return Verdict.FAULT, str(error)
     if public_key is None and "payloadType" in document:
         return Verdict.UNKNOWN, "not checked: an envelope holds no public key; give --public-key, from the owner"
     problem = problem_of(document, public_key)
@@ -109,6 +115,9 @@ def _signature(document: Mapping[str, Any], public_key: str | None) -> tuple[Ver
         return Verdict.FAULT, problem
     if public_key is None:
         return Verdict.UNKNOWN, "intact; signer not checked: give --public-key, from the service's owner"
+    problem = trust.problem_with_certificate(public_key, body_of(dict(document)))
+    if problem is not None:
+        return Verdict.FAULT, problem
     return Verdict.HOLDS, "the signature and all proofs hold"
 
 

@@ -13,16 +13,17 @@ import base64
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scrimp.errors import ScrimpError
+from scrimp.key_history import Trust
 from scrimp.recompute import is_signed_by
 from scrimp.signatures import problem_of
-from scrimp.statement import checked
+from scrimp.statement import believed, covered
 from scrimp.transparency import ED25519, LOG, Key, Note, NotProven, begins_with, decoded, includes, leaf_of
 
 MANIFEST = "manifest.json"
@@ -75,33 +76,35 @@ class Examined:
         return not self.faults
 
 
-def examine(folder: Path, public_keys: Sequence[str] = (), expected: Expected = ANYTHING) -> Examined:
+def examine(folder: Path, trusted: Sequence[str] | Trust = (), expected: Expected = ANYTHING) -> Examined:
     """Examines a folder.
 
     Args:
-        public_keys: base64 of the keys that the reader trusts; after a rotation the certificate may have another one
-            than the manifest. Without any, the certificate's own key is used: this shows that the folder is intact, not
-            who signed it.
+        trusted: base64 of the keys that the reader trusts, or a root's; after a rotation the certificate may have
+            another one than the manifest. Without any, the certificate's own key is used: this shows that the folder
+            is intact, not who signed it.
     """
+    trust = trusted if isinstance(trusted, Trust) else Trust(tuple(trusted))
+    checked = bool(trust.keys)
     try:
         envelope, document = _json(folder / MANIFEST), _json(folder / "certificate.json")
-        keys = list(public_keys) or [str(document["public_key"])]
-        key = next((each for each in map(_raw, keys) if is_signed_by(envelope, each)), None)
+        keys = trust.keys or (str(document["public_key"]),)
+        key = next((each for each in keys if is_signed_by(envelope, _raw(each))), None)
         if key is None:
-            return Examined({}, ["no trusted key signed the manifest"], bool(public_keys))
+            return Examined({}, ["no trusted key signed the manifest"], checked)
         statement = json.loads(base64.b64decode(envelope["payload"], validate=True))
         if (envelope["payloadType"], statement["_type"], statement["predicateType"]) != TYPES:
-            return Examined({}, ["the manifest is not that of an egress"], bool(public_keys))
+            return Examined({}, ["the manifest is not that of an egress"], checked)
         manifest: Json = statement["predicate"]
         if manifest["version"] != 1:
             return Examined(manifest, ["the manifest has an unknown version: read it with a newer scrimp"], True)
         signed = {str(each["name"]): str(each["digest"]["sha256"]) for each in statement["subject"]}
         faults = [*_file_faults(folder, signed, manifest["sizes"]), *_unexpected(manifest, expected)]
         if not faults:
-            faults = list(_content_faults(folder, manifest, signed, key, keys, expected.notes))
-        return Examined(manifest, faults, bool(public_keys), signed)
+            faults = list(_content_faults(folder, manifest, signed, replace(trust, keys=keys), key, expected.notes))
+        return Examined(manifest, faults, checked, signed)
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        return Examined({}, [f"it cannot be read as an egress: {error!r}"], bool(public_keys))
+        return Examined({}, [f"it cannot be read as an egress: {error!r}"], checked)
 
 
 def _is_entry(path: Path) -> bool:
@@ -137,11 +140,18 @@ def _unexpected(manifest: Json, expected: Expected) -> Iterator[str]:
 
 
 def _content_faults(
-    folder: Path, manifest: Json, signed: Mapping[str, str], key: bytes, keys: Sequence[str], notes: Iterable[Note]
+    folder: Path, manifest: Json, signed: Mapping[str, str], trust: Trust, signer: str, notes: Sequence[Note]
 ) -> Iterator[str]:
+    """What does not hold of a folder whose files were signed.
+
+    Args:
+        trust: with the keys that are accepted here.
+        signer: the manifest's key.
+    """
+    key = _raw(signer)
     document = _json(folder / "certificate.json")
     body = document["certificate"]
-    if document["public_key"] not in keys:
+    if document["public_key"] not in trust.keys:
         yield "the certificate is signed by a key that is not trusted: name that too, if the service's key was rotated"
     elif (problem := problem_of(document, document["public_key"])) is not None:
         yield f"certificate.json: {problem}"
@@ -150,15 +160,15 @@ def _content_faults(
     yield from _model_faults(document, signed)
     stated = _json(folder / "statement.json")
     try:
-        summed = checked(stated, key)
+        summed, _ = believed(stated, replace(trust, keys=(signer,)), notes)
     except NotProven as error:
         yield f"statement.json: {error}"
         return
     ledgers = {str(each["id"]): each for each in stated["ledgers"]}
     if summed.dataset != manifest["dataset"]:
         yield "the statement is of another data set than the manifest says"
-    covered = {each["id"]: each["entries"] for each in manifest["ledgers"]}
-    if covered != {each.id: each.entries for each in summed.ledgers}:
+    said = {each["id"]: each["entries"] for each in manifest["ledgers"]}
+    if said != {each.id: each.entries for each in summed.ledgers}:
         yield "the statement covers other entries than the manifest says"
     log = {str(each["id"]): each for each in _json(folder / "log.json")["ledgers"]}
     charged = _charged(body)
@@ -168,6 +178,13 @@ def _content_faults(
         yield from _charge_faults(name, log[name], charged[name], ledgers, body, key)
     for note in notes:
         yield from _age_faults(note, ledgers, key)
+    known = [*notes, *(Note.parse(each["checkpoint"]) for each in stated["ledgers"])]
+    problem = trust.problem(signer, _moment(manifest["made_at"]), covered(stated, summed), notes)
+    if problem is not None:
+        yield f"manifest.json: {problem}"
+    problem = trust.problem_with_certificate(document["public_key"], body, known)
+    if problem is not None:
+        yield f"certificate.json: {problem}"
 
 
 def _model_faults(document: Json, signed: Mapping[str, str]) -> Iterator[str]:

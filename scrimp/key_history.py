@@ -125,14 +125,15 @@ def sealed(history: History, root: Ed25519PrivateKey) -> Json:
     }
 
 
-def opened(envelope: Json, root: str) -> History:
+def opened(envelope: Json, root: str, least: int = 0) -> History:
     """The history in an envelope that this root signed.
 
     Args:
         root: base64 of the root's public key, as the service's owner gave it.
+        least: the number of the newest history that the reader knows: an older one lacks a revocation.
 
     Raises:
-        NotProven: the root did not sign it, or it is no history.
+        NotProven: the root did not sign it, it is no history, or an older one.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -151,9 +152,12 @@ def opened(envelope: Json, root: str) -> History:
         if envelope["payloadType"] != PAYLOAD_TYPE or document["version"] != 1:
             raise NotProven("this is not a history of signing keys that this version reads")
         keys = tuple(Period.of(each) for each in document["keys"])
-        return History(int(document["number"]), time_of(document["signed_at"]), keys)
+        found = History(int(document["number"]), time_of(document["signed_at"]), keys)
     except (KeyError, TypeError, AttributeError) as error:
         raise NotProven(f"this is not a history of signing keys: {error!r}") from None
+    if found.number < least:
+        raise NotProven(f"this is history {found.number}, older than {least}, which you know: it may lack a revocation")
+    return found
 
 
 def key_of(document: Json, history: History) -> str:
@@ -174,29 +178,81 @@ def key_of(document: Json, history: History) -> str:
     raise NotProven("the root never named the key that signed this")
 
 
-def problem_with(
-    history: History, public_key: str, body: Json, witnesses: Sequence[Key], notes: Sequence[Note]
-) -> str | None:
-    """Why the root does not trust a key for a certificate; None if it does.
+@dataclass(frozen=True)
+class Covered:
+    """A ledger that something signed is about, as far as its checkpoint shows it.
 
-    A revoked key may have signed any date. So the time of what it signed is a witness's: all ledgers of the certificate
-    were seen before.
-
-    Args:
-        body: the certificate's.
-        witnesses: those that the reader trusts.
-        notes: checkpoints from elsewhere, beside the certificate's own.
+    Attributes:
+        entries: as many a witness must have seen.
+        own: the checkpoint that came with it.
+        last: when the last of them was written, if they came with it: the checkpoint was signed later.
     """
-    period = history.of_key(public_key)
-    if period is None:
-        return "the root never named the key that signed this"
-    issued = time_of(body["issued_at"])
-    if issued < period.start:
-        return f"issued at {text_of(issued)}, before its key signed: from {text_of(period.start)}"
-    if period.until is not None and issued >= period.until:
-        return f"issued at {text_of(issued)}, after its key signed: until {text_of(period.until)}"
-    seen = [_seen_at(origin, own, witnesses, notes) for origin, own in _ledgers(body)]
-    return _revoked(period, seen)
+
+    origin: str
+    entries: int
+    own: Note | None
+    last: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom a reader believes: keys that they named, or those that a root named.
+
+    Attributes:
+        keys: base64. Without any a signature shows that a document is intact, not who signed it.
+        history: when each of them signed; None: the reader named them.
+        witnesses: each must have cosigned each ledger; a revoked key's time is theirs.
+    """
+
+    keys: tuple[str, ...] = ()
+    history: History | None = None
+    witnesses: tuple[Key, ...] = ()
+
+    def key_for(self, document: Json) -> str | None:
+        """The key to check a certificate or an envelope with; None: nobody named one.
+
+        Raises:
+            NotProven: the root never named the one that it has.
+        """
+        if self.history is None:
+            return next(iter(self.keys), None)
+        return key_of(document, self.history)
+
+    def problem(
+        self, public_key: str, signed: datetime | None, ledgers: Sequence[Covered], notes: Sequence[Note] = ()
+    ) -> str | None:
+        """Why a key is not believed for what it signed; None if it is.
+
+        A revoked key may have signed any date. So the time of what it signed is a witness's: all its ledgers were seen
+        before.
+
+        Args:
+            signed: when, as it says itself.
+            notes: checkpoints from elsewhere.
+        """
+        for witness in self.witnesses:
+            for ledger in ledgers:
+                if _seen_at(ledger, [witness], notes) is None:
+                    return (
+                        f"{witness.name} did not cosign the checkpoint of {ledger.entries} entries of {ledger.origin}"
+                    )
+        if self.history is None:
+            return None
+        period = self.history.of_key(public_key)
+        if period is None:
+            return "the root never named the key that signed this"
+        if signed is not None and signed < period.start:
+            return f"issued at {text_of(signed)}, before its key signed: from {text_of(period.start)}"
+        latest = max((each for each in (signed, *(ledger.last for ledger in ledgers)) if each), default=None)
+        if period.until is not None and latest is not None and latest >= period.until:
+            return f"issued at {text_of(latest)}, after its key signed: until {text_of(period.until)}"
+        return _revoked(period, [_seen_at(each, self.witnesses, notes) for each in ledgers])
+
+    def problem_with_certificate(self, public_key: str, body: Json, notes: Sequence[Note] = ()) -> str | None:
+        """The same of a certificate's key."""
+        if self.history is None and not self.witnesses:
+            return None
+        return self.problem(public_key, time_of(body["issued_at"]), list(_ledgers(body)), notes)
 
 
 def _revoked(period: Period, seen: Sequence[int | None]) -> str | None:
@@ -210,17 +266,19 @@ def _revoked(period: Period, seen: Sequence[int | None]) -> str | None:
     return None
 
 
-def _ledgers(body: Json) -> Iterator[tuple[str, Note | None]]:
+def _ledgers(body: Json) -> Iterator[Covered]:
     ledgers = body["ledger"] if isinstance(body["ledger"], list) else [body["ledger"]]
     for each in ledgers:
         own = each.get("checkpoint")
-        yield f"{LOG}/{each.get('dataset', body['dataset']['id'])}", None if own is None else Note.parse(own)
+        origin = f"{LOG}/{each.get('dataset', body['dataset']['id'])}"
+        yield Covered(origin, int(each["entry_seq"]), None if own is None else Note.parse(own))
 
 
-def _seen_at(origin: str, own: Note | None, witnesses: Sequence[Key], notes: Sequence[Note]) -> int | None:
+def _seen_at(ledger: Covered, witnesses: Sequence[Key], notes: Sequence[Note]) -> int | None:
     """When a witness first cosigned a checkpoint of a ledger, in seconds since 1970."""
-    known = [each for each in (own, *notes) if each is not None and each.origin == origin]
-    times = [note.signed_by(witness) for note in known for witness in witnesses]
+    known = [each for each in (ledger.own, *notes) if each is not None and each.origin == ledger.origin]
+    whole = [each for each in known if each.size >= ledger.entries]
+    times = [note.signed_by(witness) for note in whole for witness in witnesses]
     return min((each for each in times if each is not None), default=None)
 
 

@@ -21,11 +21,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from scrimp.key_history import Covered, Trust, time_of
 from scrimp.models import LedgerEntry
 from scrimp.recompute import is_signed_by
 from scrimp.transparency import ED25519, LOG, Key, Note, NotProven, begins_with
@@ -161,6 +162,44 @@ def checked(document: Json, public_key: bytes) -> Statement:
         return Statement(str(dataset["id"]), str(dataset["name"]), str(dataset["unit"]), tuple(ledgers), terms)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise error if isinstance(error, NotProven) else NotProven(f"this is not a statement: {error!r}") from None
+
+
+def believed(document: Json, trust: Trust, notes: Sequence[Note] = ()) -> tuple[Statement, str]:
+    """Verifies a statement's evidence under a key that the reader believes for it; returns that key too.
+
+    A witness's time says that the entries were there, not the terms beside them.
+
+    Args:
+        notes: checkpoints from elsewhere.
+
+    Raises:
+        NotProven: what does not hold.
+    """
+    try:
+        ledgers = _ledgers_of(document)
+        if not ledgers:
+            raise NotProven("the first ledger is not the data set's own")
+        first = Note.parse(ledgers[0]["checkpoint"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise error if isinstance(error, NotProven) else NotProven(f"this is not a statement: {error!r}") from None
+    raw = {each: base64.b64decode(each, validate=True) for each in trust.keys}
+    key = next((each for each in trust.keys if first.signed_by(Key(LOG, ED25519, raw[each])) is not None), None)
+    if key is None:
+        raise NotProven("the key did not sign the checkpoint")
+    found = checked(document, raw[key])
+    signed = None if found.terms is None else time_of(found.terms.signed_at)
+    problem = trust.problem(key, signed, covered(document, found), notes)
+    if problem is not None:
+        raise NotProven(problem)
+    return found, key
+
+
+def covered(document: Json, stated: Statement) -> list[Covered]:
+    """The ledgers of a statement that holds, as a witness must have seen them."""
+    return [
+        Covered(f"{LOG}/{each.id}", each.entries, Note.parse(said["checkpoint"]), time_of(each.last))
+        for each, said in zip(stated.ledgers, _ledgers_of(document), strict=True)
+    ]
 
 
 def _ledgers_of(document: Json) -> list[Json]:

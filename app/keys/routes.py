@@ -5,11 +5,13 @@ A token is shown once, in the response that makes it.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import AwareDatetime, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, Field, StringConstraints
 
 from app.audit import record as audit
 from app.db.models import ApiKey
@@ -26,10 +28,23 @@ from core.contracts.base import NO_NUL, Document
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
 
+A_PERSON = re.compile(r"\(person[0-9a-f]{8}\)")  # how app.identity.provider ends a person's name, without spaces
+
+
+def _of_no_person(name: str) -> str:
+    """Refuses a name that readers would take for a person's, whatever its case, width or invisible characters."""
+    letters = filter(lambda each: each.isalnum() or each in "()", unicodedata.normalize("NFKC", name).casefold())
+    if A_PERSON.search("".join(letters)):
+        raise ValueError(
+            '"(person …)" with eight digits ends the name of a person who signs in: name the key otherwise'
+        )
+    return name
+
+
 class KeyRequest(OwnLimits):
     """A key to make. A limit that is left out takes the setting's value; running jobs then have no limit."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL)]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL), AfterValidator(_of_no_person)]
     role: service.Role
     expires_at: AwareDatetime | None = None
 

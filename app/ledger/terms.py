@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,18 +98,21 @@ CURRENT = and_(
 )
 
 
-def sign_due(db: Database, key: Signer) -> int:
+def sign_due(db: Database, key: Signer, turn: Callable[[Sequence[str]], Iterable[str]] = iter) -> int:
     """Signs the terms that changed, or that another key signed; for the relay. Returns how many.
 
     One statement looks for them; the terms of an idle service cost nothing more. Those that change each time while they
     are signed wait for the next call.
+
+    Args:
+        turn: of the data sets that are due, those to sign for now; by default all.
     """
     key_id = attestations.key_id(key.public_key())
     due = STATES.outerjoin(DatasetTerms, and_(CURRENT, DatasetTerms.key_id == key_id))
     with db.read() as session:
         waiting = [row.id for row in session.execute(due.where(DatasetTerms.dataset_id.is_(None)))]
     signed = 0
-    for dataset_id in waiting:
+    for dataset_id in turn(waiting):
         try:
             sign(db, dataset_id, key)
             signed += 1

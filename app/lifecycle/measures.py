@@ -77,7 +77,7 @@ class Measures:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._lock = threading.Lock()
+        self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._counts: defaultdict[Series, float] = defaultdict(float)
         self._gauges: dict[str, Callable[[], float]] = {}
         self._written: dict[str, float] = {}
@@ -112,11 +112,17 @@ class Measures:
         self._quietly(0.0)
 
     def flush(self, gauges: dict[str, float] | None = None) -> None:
-        """Adds what was counted since the last flush to the database. Writes nothing if there is nothing new.
+        """Adds what was counted before to the database. Writes nothing if there is nothing new.
+
+        One at a time: what another flush has taken is there once it has ended.
 
         Raises:
             SQLAlchemyError: the database does not answer; the counts are kept for the next time.
         """
+        with self._flushing:
+            self._flush(gauges)
+
+    def _flush(self, gauges: dict[str, float] | None) -> None:
         found = {name: read() for name, read in self._gauges.items()} if gauges is None else gauges
         # A gauge that stays 0 need not be fresh: without a row it is 0.
         gauges = {name: value for name, value in found.items() if value or self._written.get(name)}

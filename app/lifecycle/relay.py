@@ -39,7 +39,7 @@ from app.lifecycle.states import ACTIVE, append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
 from app.lifecycle.wakeups import CeleryNotifier, Notifier, WakeUp, as_read
 from app.predictions import claims as predictions
-from app.repeat import in_thread, repeat
+from app.repeat import Round, in_thread, repeat
 from app.retention import service as retention
 from app.settings import Settings, get_settings
 from app.storage import objects
@@ -55,6 +55,7 @@ SEAL_S = EGRESS_S = 0.5
 ALERTS_S = 1.0
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
+SIGNING_S = 5.0  # of certificates, of checkpoints and of terms in one pass: then wake-ups come between
 SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
 DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
 # What a sweep can be about. An idle service has neither: one statement in place of ten. The statuses stand in its text:
@@ -67,19 +68,20 @@ SWEPT = union_all(
 
 
 class Relay:
-    """One pass does all due work; `run` repeats passes until `stop` is set."""
+    """One pass does the due work, of signing a bounded part; `run` repeats passes until `stop` is set."""
 
     def __init__(self, db: Database, settings: Settings, signing_key: Signer, notifier: Notifier) -> None:
         self.db, self.settings, self.signing_key, self.notifier = db, settings, signing_key, notifier
         self.heads, self.marks, self.objects = Heads.of(settings), Marks.of(settings), objects.of(settings)
         self.unsigned: set[str] = set()
-        self.put_off: set[int] = set()  # messages of certificates that were not signed: the others come first
         self.code_version = version("scrimp")
         self.next_sweep = self.next_survey = self.next_states = self.next_retention = 0.0
-        self.published = False
+        self.published = self.signs = False
+        self.certificates = Round[tuple[int, str]](SIGNING_S)
+        self.ledgers, self.terms = Round[str](SIGNING_S), Round[str](SIGNING_S)
 
-    def run_once(self) -> None:
-        """Does all work that is due now."""
+    def run_once(self) -> bool:
+        """Does the work that is due now. True if there is more to sign: the next pass goes on where this one was."""
         if not self.published:
             publish(self.db, self.signing_key)
             self.published = True
@@ -92,6 +94,9 @@ class Relay:
         if time.monotonic() >= self.next_sweep:
             self._sweep()
             self.next_sweep = time.monotonic() + self.settings.sweep_s
+            self.signs = True
+        if self.signs:
+            self.signs = self._sign_checkpoints()
         if time.monotonic() >= self.next_states:
             self.next_states = time.monotonic() + STATES_S
             saved.drop_ended(self.db, self.objects)
@@ -101,6 +106,7 @@ class Relay:
             self.next_retention = time.monotonic() + RETENTION_S
         if failed is not None:
             raise failed  # after the other work, which may not wait for it; the next pass comes later
+        return self.signs or self.certificates.goes_on
 
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
@@ -117,7 +123,6 @@ class Relay:
             self._notify_predictions()
             predictions.sweep(self.db)
         same_content.flag(self.db)
-        self._sign_checkpoints()
         spool.sweep(self.settings.broker_dir)
 
     def _survey(self) -> float:
@@ -142,12 +147,12 @@ class Relay:
         if "notify" in topics:
             self._notify(wakeups.due(self.db, NOTIFICATIONS))
         failed: Exception | None = None
-        for row_id, job_id in self._due("certificate", CERTIFICATES) if "certificate" in topics else []:
+        waiting = self._due("certificate", CERTIFICATES) if "certificate" in topics else []
+        for row_id, job_id in self.certificates.over(waiting):
             try:
                 self._certify(row_id, job_id)
             except Unavailable as error:
                 failed = error
-                self.put_off = {row_id} if len(self.put_off) >= CERTIFICATES else self.put_off | {row_id}
                 break  # what is away, a program that signs or a bucket, would delay wake-ups for each of the others
             except (ServiceError, OSError) as error:
                 failed = error  # continues with the others; this one is tried again
@@ -156,8 +161,7 @@ class Relay:
         return failed
 
     def _due(self, topic: str, limit: int) -> list[tuple[int, str]]:
-        order = (Outbox.id.in_(self.put_off), Outbox.id) if self.put_off else (Outbox.id,)
-        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(*order).limit(limit)
+        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(Outbox.id).limit(limit)
         with self.db.read() as session:
             return [(row.id, row.job_id) for row in session.execute(rows)]
 
@@ -173,17 +177,25 @@ class Relay:
             if sent:
                 wakeups.note(self.db, sent)
 
-    def _sign_checkpoints(self) -> None:
-        """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once."""
+    def _sign_checkpoints(self) -> bool:
+        """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once.
+
+        Returns True if the time was over before the last one.
+        """
+        begun = self.ledgers.goes_on
         try:
-            _, refused = checkpoints.sign_due(self.db, self.heads, self.signing_key, announce_checkpoint)
-            terms.sign_due(self.db, self.signing_key)
+            _, refused = checkpoints.sign_due(
+                self.db, self.heads, self.signing_key, announce_checkpoint, self.ledgers.over
+            )
+            terms.sign_due(self.db, self.signing_key, self.terms.over)
         except Unavailable as error:  # other work goes on while a signing program or a bucket is away
             logger.error("no checkpoint is signed: %s", error.message)
-            return
+            return False
         for dataset_id in sorted(set(refused) - self.unsigned):
             logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
-        self.unsigned = set(refused)
+        kept = self.unsigned if begun or self.ledgers.goes_on else set()
+        self.unsigned = kept | set(refused)
+        return self.ledgers.goes_on or self.terms.goes_on
 
     def _notify_predictions(self) -> None:
         due = predictions.due(self.db, self.settings.notify_again_s, NOTIFICATIONS)

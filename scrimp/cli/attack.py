@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from scrimp.cli.certificates import PublicKeys, trusted_keys
 from scrimp.cli.session import FAILED, Session
+from scrimp.cli.trust import PublicKeys, trusted_keys
 from scrimp.errors import ScrimpError
 
 

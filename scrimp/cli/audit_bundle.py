@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 
 from scrimp.cli import show
-from scrimp.cli.certificates import PublicKey, trusted_key
 from scrimp.cli.session import Session
+from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of
 
 SIGNS = {0: "[green]✓[/]", 1: "[red]✗[/]", 2: "[yellow]![/]"}
 
@@ -21,6 +21,10 @@ def audit_bundle(
         list[Path], typer.Argument(metavar="FILE…", help="Certificates, their envelopes, and delivered files.")
     ],
     public_key: PublicKey = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
     brief: Annotated[bool, typer.Option("--brief", help="The checks alone, without the words.")] = False,
 ) -> None:
     """Verify, recompute and explain certificates, and find delivered files in them. Offline, from the files alone.
@@ -30,7 +34,8 @@ def audit_bundle(
     """
     from scrimp.audit_bundle import Verdict, examine
 
-    findings = examine(files, trusted_key(public_key))
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
+    findings = examine(files, trust)
 
     def told() -> None:
         for each in findings:

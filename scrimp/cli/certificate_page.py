@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from scrimp.cli.certificates import document_of, trusted_key
+from scrimp.cli.certificates import document_of
 from scrimp.cli.session import Session, written
+from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of
 from scrimp.errors import ScrimpError
 from scrimp.signatures import problem_of
+from scrimp.transparency import NotProven
 
 
 def page(
@@ -23,24 +25,32 @@ def page(
         Path | None,
         typer.Option(help="A TOML file with what only the owner knows, as `certificates registry` prints one to fill."),
     ] = None,
-    public_key: Annotated[
-        str | None, typer.Option(help="The key that you trust: base64, or a file with it. The page says so.")
-    ] = None,
+    public_key: PublicKey = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
 ) -> None:
     """Write a certificate as one page for people: who promises what, in words, and how to check it.
 
-    From the certificate alone, offline. No page is written of a document whose signature does not hold.
+    From the certificate alone, offline. No page is written of a document whose signature does not hold. With a key that
+    you trust, or a root, the page says that its signer was checked.
     """
     from scrimp import certificate_page
     from scrimp.recompute import body_of
 
     if html is None and pdf is None:
         raise typer.BadParameter("give --html FILE, --pdf FILE, or both")
-    document, trusted = document_of(session, certificate), trusted_key(public_key)
+    document = document_of(session, certificate)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
+    try:
+        trusted = trust.key_for(document)
+    except NotProven as error:
+        raise ScrimpError(f"{certificate}: {error}; no page was written") from None
     key = trusted or document.get("public_key")
     if key is None:
         raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
-    problem = problem_of(document, trusted)
+    problem = problem_of(document, trusted) or trust.problem_with_certificate(key, body_of(document))
     if problem is not None:
         raise ScrimpError(f"{certificate}: {problem}; no page was written")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import tomllib
 from pathlib import Path
@@ -12,23 +11,15 @@ import typer
 
 from scrimp.cli import show
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json, written
+from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
 from scrimp.errors import ScrimpError, UnexpectedAnswer
-from scrimp.key_history import History, key_of, opened, problem_with
 from scrimp.models import SignedCertificate
 from scrimp.recompute import body_of
 from scrimp.signatures import problem_of
-from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, Required
+from scrimp.transparency import NotProven, Required
 
 app = typer.Typer(no_args_is_help=True)
-BYTES = 32  # of a raw key
 UNCHECKED = "intact; signer not checked: give --public-key, from the service's owner"
-PublicKey = Annotated[
-    str | None, typer.Option(help="The key that you trust, from the service's owner: base64, or a file with it.")
-]
-PublicKeys = Annotated[
-    list[str] | None,
-    typer.Option(help="A key that you trust, from the service's owner: base64, or a file with it; repeat it."),
-]
 
 
 @command(app, "show")
@@ -61,16 +52,10 @@ def verify(
     require_checkpoint: Annotated[
         bool, typer.Option("--require-checkpoint", help="The job's charge must be in a signed checkpoint.")
     ] = False,
-    witness: Annotated[
-        list[str] | None,
-        typer.Option(help="A witness's key (NAME+hash+key) that must have cosigned the checkpoint; repeat it."),
-    ] = None,
-    root: Annotated[
-        str | None, typer.Option(help="In place of --public-key: the root's key, which signed --history.")
-    ] = None,
-    history: Annotated[
-        Path | None, typer.Option(help="The service's signing keys, as its root signed them (scrimp keys root).")
-    ] = None,
+    witness: Witnesses = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option(help="A checkpoint from elsewhere, such as a witness, instead of the certificate's; repeat it."),
@@ -86,11 +71,9 @@ def verify(
     `scrimp certificates recompute` recomputes its ε.
     """
     document = document_of(session, certificate)
-    keys = _history(root, history)
-    if keys is not None and public_key is not None:
-        raise typer.BadParameter("give --public-key, or --root with --history")
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
     try:
-        trusted = trusted_key(public_key) if keys is None else key_of(document, keys)
+        trusted = trust.key_for(document)
     except NotProven as error:
         _tell(session, FAILED, str(error), document.get("public_key", "unknown"), trusted=True)
         return
@@ -98,13 +81,13 @@ def verify(
         raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
     required = Required(
         require_checkpoint,
-        tuple(_witness(each) for each in witness or ()),
+        trust.witnesses,
         tuple(checkpoint_in(each) for each in checkpoint or ()),
         tuple(read_json(each) for each in proof or ()),
     )
     problem = problem_of(document, trusted, required)
-    if keys is not None and trusted is not None and problem is None:
-        problem = problem_with(keys, trusted, body_of(document), required.witnesses, required.notes)
+    if trust.history is not None and trusted is not None and problem is None:
+        problem = trust.problem_with_certificate(trusted, body_of(document), required.notes)
     _tell(
         session,
         FAILED if problem else DONE if trusted else USAGE,
@@ -125,53 +108,6 @@ def _tell(session: Session, status: int, problem: str | None, key: str, *, trust
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if status:
         raise typer.Exit(status)
-
-
-def _history(root: str | None, history: Path | None) -> History | None:
-    if (root is None) != (history is None):
-        raise typer.BadParameter("--root and --history go together")
-    if root is None or history is None:
-        return None
-    try:
-        return opened(read_json(history), str(trusted_key(root)))
-    except (NotProven, ValueError) as error:
-        raise typer.BadParameter(f"--history {history}: {error}") from None
-
-
-def trusted_key(public_key: str | None) -> str | None:
-    """The key that an option names: base64 of 32 bytes, or a file with it."""
-    if public_key is None:
-        return None
-    text = Path(public_key).read_text().strip() if Path(public_key).is_file() else public_key
-    try:
-        if len(base64.b64decode(text, validate=True)) == BYTES:
-            return text
-    except ValueError:
-        pass
-    raise typer.BadParameter(f"--public-key must be base64 of {BYTES} bytes, or a file with it; not {public_key!r}")
-
-
-def trusted_keys(public_keys: list[str] | None) -> list[str]:
-    """The keys that a repeated option names."""
-    return [trusted_key(each) or "" for each in public_keys or ()]
-
-
-def _witness(text: str) -> Key:
-    try:
-        key = Key.parse(text)
-    except NotProven as error:
-        raise typer.BadParameter(f"--witness: {error}") from None
-    if key.kind != COSIGNATURE:
-        raise typer.BadParameter(f"--witness: this is the key of a log, not of a witness: {text!r}")
-    return key
-
-
-def checkpoint_in(path: Path) -> Note:
-    """The checkpoint that an option's file holds."""
-    try:
-        return Note.parse(path.read_text())
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"--checkpoint {path}: {error}") from None
 
 
 @command(app, "recompute")

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from scrimp.cli.certificates import PublicKeys, checkpoint_in, trusted_keys
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, plain
 from scrimp.cli.tables import DATASET, Call, Parameter, limit, option, register
+from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKeys, Root, Witnesses, checkpoint_in, trust_of
 from scrimp.errors import ScrimpError
 from scrimp.models import Approval, Egress, Persons
 
@@ -62,6 +62,10 @@ def verify_egress(
     session: Session,
     folder: Annotated[Path, typer.Argument(help="The folder.", exists=True, file_okay=False)],
     public_key: PublicKeys = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
     job: Annotated[str | None, typer.Option(help="It must be of this job: an id.")] = None,
     recipient: Annotated[str | None, typer.Option(help="It must be for this recipient.")] = None,
     since: Annotated[
@@ -83,7 +87,8 @@ def verify_egress(
 
     notes = tuple(checkpoint_in(each) for each in checkpoint or ())
     at = None if since is None else since.replace(tzinfo=UTC)
-    found = examine(folder, trusted_keys(public_key), Expected(job, recipient, at, notes))
+    trust = trust_of(public_key, root, history, history_number, witness)
+    found = examine(folder, trust, Expected(job, recipient, at, notes))
     status = FAILED if found.faults else DONE if found.signer_checked else USAGE
     answer = {"valid": status == DONE, "signer_checked": found.signer_checked, "faults": found.faults}
 
@@ -105,6 +110,10 @@ def dpia(
     session: Session,
     folder: Annotated[Path, typer.Argument(help="The folder of an egress.", exists=True, file_okay=False)],
     public_key: PublicKeys = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
     service: Annotated[
         bool, typer.Option("--service", help="Ask the service for its safeguards too, with an owner's key.")
     ] = False,
@@ -117,7 +126,7 @@ def dpia(
     from scrimp.dpia import annex, answers_of, missing
     from scrimp.egress import examine
 
-    examined = examine(folder, trusted_keys(public_key))
+    examined = examine(folder, trust_of(public_key, root, history, history_number, witness))
     if not examined.holds:
         raise ScrimpError(f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}")
     text = annex(folder, examined, list(session.client.safeguards()) if service else ())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +14,10 @@ from rich.text import Text
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.cli.tables import DATASET, JOB, SPEC, Call, register
+from scrimp.cli.trust import HistoryFile, HistoryNumber, Root, Witnesses, trust_of
 from scrimp.errors import ScrimpError
 from scrimp.models import Approval, Ledger, LedgerEntry, SpentPart
-from scrimp.statement import checked
+from scrimp.statement import believed
 from scrimp.statement_words import told
 from scrimp.transparency import Note, begins_with
 from scrimp.verify import recompute_chain
@@ -111,8 +111,13 @@ def statement(
     dataset: Annotated[str, typer.Argument(help="A data set's name or id, or the file of a statement.")],
     to: Annotated[Path | None, typer.Option(help="Write the statement with its evidence to this file too.")] = None,
     public_key: Annotated[
-        str | None, typer.Option(help="The key that you trust (base64); default, with a service: its newest one.")
+        str | None,
+        typer.Option(help="The key that you trust: base64, or a file; default, with a service: its newest one."),
     ] = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
 ) -> None:
     """Say in plain words what all jobs on a data set spent and guarantee, from signed evidence that is checked here.
 
@@ -120,18 +125,20 @@ def statement(
     does not hold.
     """
     path = Path(dataset)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
     if path.is_file():
-        if public_key is None:
+        if not trust.keys:
             raise typer.BadParameter(
                 "give --public-key, from the service's owner: a file holds none that you can trust"
             )
-        document, content, key = read_json(path), path.read_bytes(), public_key
+        document, content = read_json(path), path.read_bytes()
     else:
-        key = public_key or next(iter(session.client.signing_keys())).public_key
+        if not trust.keys:
+            trust = replace(trust, keys=(next(iter(session.client.signing_keys())).public_key,))
         content = session.client.statement(dataset)
         document = json.loads(content)
     try:
-        found = checked(document, base64.b64decode(key, validate=True))
+        found, key = believed(document, trust)
     except ValueError as error:
         raise ScrimpError(f"the statement does not hold: {error}") from None
     if to is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Event
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.db.models import ApiKey
+from app.identity.provider import label
 from app.keys import service as keys
 from app.secrets import load_secret
 from core.errors import Conflict
@@ -41,6 +43,10 @@ def make(world: World, **body: Any) -> Any:
     return world.ask("admin", "POST", "/v1/keys", json={"name": "new", "role": "analyst"} | body)
 
 
+def full_width(name: str) -> str:
+    return "".join(chr(ord(each) + 0xFEE0) if each.isalnum() or each in "()" else each for each in name)
+
+
 def status(world: World, token: str, path: str = "/v1/keys/self") -> int:
     return int(world.client.get(path, headers={"Authorization": f"Bearer {token}"}).status_code)
 
@@ -48,6 +54,21 @@ def status(world: World, token: str, path: str = "/v1/keys/self") -> int:
 def set_expiry(world: World, who: str, seconds: float) -> None:
     with world.db.write() as session:
         session.get_one(ApiKey, world.ids[who]).expires_at = now() + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("change", [str, str.upper, "x{} ".format, "{}\u200b (build)".format, full_width])
+def test_no_key_is_named_as_a_person_is(world: World, change: Callable[[str], str]) -> None:
+    """Who reads the audit log takes it for the person who signed in."""
+    name = change(label({"name": "ann", "sub": "u-1"}, "https://issuer.example.org"))
+    answer = make(world, name=name)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/name")
+    assert "name the key otherwise" in answer.json()["errors"][0]["detail"]
+    assert name not in {each["name"] for each in world.ask("admin", "GET", "/v1/keys").json()["items"]}
+
+
+@pytest.mark.parametrize("name", ["ann (personal)", "a person", "ann (person)", "person 1a2b3c4d"])
+def test_other_names_are_free(world: World, name: str) -> None:
+    assert make(world, name=name).json()["key"]["name"] == name
 
 
 def test_a_key_ends_when_it_expires(world: World) -> None:

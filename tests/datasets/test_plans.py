@@ -371,7 +371,7 @@ def test_a_statement_says_the_whole_delta_and_proves_the_move(api: Api) -> None:
 
 def by_both(document: Any, path: Path) -> tuple[str, str]:
     """What `scrimp.statement` and docs/verify.mjs say against a statement."""
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(document, ensure_ascii=False))
     answer = by_node(path, "--public-key", public_key(KEY))
     assert (answer.returncode == 0) == ("FAULT" not in answer.stdout), answer.stdout + answer.stderr
     try:

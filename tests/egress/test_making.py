@@ -82,6 +82,8 @@ def test_the_relay_s_own_pass_makes_none(world: World) -> None:
 def test_a_try_that_fails_leaves_nothing_and_the_last_one_ends_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    at = now()
+    monkeypatch.setattr("app.egress.making.now", lambda: at)
     world.ask(world.first)
     monkeypatch.setattr("app.storage.folder.Folder.publish", refuse)
     for number in range(1, making.TRIES + 1):
@@ -114,6 +116,8 @@ def test_ledgers_that_cannot_be_signed_are_a_try_and_delay_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fails before the folder is begun counts as well."""
+    at = now()
+    monkeypatch.setattr("app.egress.making.now", lambda: at)  # however long all this takes, the next try is not due
     world.ask(world.first)
     with monkeypatch.context() as patched:
         patched.setattr("app.ledger.terms.sign", refuse)

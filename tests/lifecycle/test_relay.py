@@ -6,6 +6,8 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -13,16 +15,19 @@ from sqlalchemy import event, func, select
 from sqlalchemy.dialects import postgresql
 
 from app.db.engine import Database
-from app.db.models import Certificate, JobEvent, Outbox
+from app.db.models import Account, Certificate, DatasetTerms, JobEvent, LedgerCheckpoint, Outbox
 from app.ledger.certificates import verify
 from app.ledger.signer import Signer
 from app.ledger.signing_keys import signing_key
+from app.ledger.transparency import checkpoints
+from app.ledger.transparency.heads import Heads
 from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
 from app.settings import Settings
 from app.storage.objects import Folder
 from core.contracts.stored import ArtifactFile
-from core.errors import Unavailable
+from core.errors import TransientError, Unavailable
+from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row
 
 
@@ -111,9 +116,9 @@ def test_a_certificate_that_a_program_does_not_sign_keeps_no_other_waiting(
         log.succeed([], 50, [])
     relay = relay_of(db, settings, lambda _job: None)
     relay.signing_key = Picky(relay.signing_key, jobs[0])
-    for _ in range(2):
-        with pytest.raises(Unavailable):
-            relay.run_once()
+    with pytest.raises(Unavailable):
+        relay.run_once()
+    relay.run_once()  # those that were not tried yet
     with db.read() as session:
         assert {each for each in jobs if session.get(Certificate, each) is not None} == set(jobs[1:])
 
@@ -250,3 +255,63 @@ def test_a_sweep_s_question_names_the_statuses_in_its_text() -> None:
     """As parameters they would let PostgreSQL plan for any status: a million finished jobs were read each second."""
     text = str(SWEPT.compile(dialect=postgresql.dialect(), compile_kwargs={"render_postcompile": True}))
     assert "status IN ('queued', " in text
+
+
+class Slow:
+    """Signs with a key, and takes two seconds of a clock that it moves."""
+
+    def __init__(self, key: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.key, self.now, self.signed = key, 1000.0, 0
+        monkeypatch.setattr("app.repeat.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def public_key(self) -> Ed25519PublicKey:
+        return self.key.public_key()
+
+    def sign(self, data: bytes) -> bytes:
+        self.now += 2.0
+        self.signed += 1
+        return self.key.sign(data)
+
+
+def test_wake_ups_come_between_what_a_slow_program_signs(
+    db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass signs for five seconds of each kind, and the next one goes on where it was."""
+    for _ in range(7):
+        add_dataset(db)
+    notified: list[str] = []
+    relay = relay_of(db, settings, notified.append)
+    relay.signing_key = slow = Slow(relay.signing_key, monkeypatch)
+    assert relay.run_once() and slow.signed == 6, "three checkpoints, and three data sets' terms"
+    job_id = submit()
+    relay.settings = settings  # no sweep asks for more
+    passes = 1
+    while relay.run_once():
+        passes += 1
+        assert notified == [job_id] and slow.signed <= 6 * (passes + 1)
+    with db.read() as session:
+        ledgers = session.scalar(select(func.count()).select_from(Account))
+        for table in (LedgerCheckpoint, DatasetTerms):
+            assert session.scalar(select(func.count()).select_from(table)) == ledgers
+    assert not relay.run_once()
+
+
+def test_a_ledger_that_is_refused_delays_no_other(
+    db: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = sorted(add_dataset(db) for _ in range(4))
+    relay = relay_of(db, settings, lambda _job: None)
+    relay.ledgers.seconds = 0.0  # one ledger in each pass
+    advance = checkpoints.advance
+
+    def refused(db: Database, heads: Heads, dataset_id: str, *more: Any) -> Any:
+        if dataset_id == first:
+            raise TransientError("it lacks a kept checkpoint")
+        return advance(db, heads, dataset_id, *more)
+
+    monkeypatch.setattr(checkpoints, "advance", refused)
+    for _ in range(4):
+        relay.run_once()
+    with db.read() as session:
+        assert session.scalar(select(func.count()).select_from(LedgerCheckpoint)) == 3
+    assert relay.unsigned == {first}

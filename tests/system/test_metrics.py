@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import httpx
 import pytest
@@ -114,6 +117,34 @@ def test_an_idle_process_writes_nothing(db: Database, monkeypatch: pytest.Monkey
     measures.watch(PRICING_QUEUE, lambda: 0.0)
     monkeypatch.setattr(db, "write", lambda **_: pytest.fail("it wrote"))
     measures.flush()
+
+
+def test_a_flush_waits_for_what_another_one_has_taken(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/metrics flushes and reads: the thread that flushes may hold counts that are in no row yet."""
+    measures, write, writing, goes_on = Measures(db), db.write, Event(), Event()
+    measures.count(ENDS, "exit code 0")
+
+    @contextmanager
+    def slow(**more: bool) -> Iterator[Any]:
+        writing.set()
+        assert goes_on.wait(30)
+        with write(**more) as session:
+            yield session
+
+    def scraped() -> dict[Any, float]:
+        measures.flush()
+        with db.read() as session:
+            return totals(session)
+
+    monkeypatch.setattr(db, "write", slow)
+    with ThreadPoolExecutor() as pool:
+        flushed = pool.submit(measures.flush)
+        assert writing.wait(30)
+        found = pool.submit(scraped)
+        wait({found}, timeout=0.5)  # a scrape that does not wait has read by now
+        goes_on.set()
+        flushed.result(30)
+        assert found.result(30) == {(ENDS.name, ("exit code 0",)): 1.0}
 
 
 def test_any_api_reports_the_requests_of_both(whole: tuple[Scene, Everything]) -> None:

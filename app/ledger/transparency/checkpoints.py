@@ -47,15 +47,17 @@ GROWN = (
     .order_by(Account.joined_into.is_not(None), Account.dataset_id)
 )
 Announce = Callable[[Session, str, int, str], None]  # data set, entries, note
+Turn = Callable[[Sequence[str]], Iterable[str]]  # of the data sets that are due, those to sign for now
 
 
-def sign_due(db: Database, heads: Heads, key: Signer, announce: Announce) -> tuple[int, list[str]]:
+def sign_due(db: Database, heads: Heads, key: Signer, announce: Announce, turn: Turn = iter) -> tuple[int, list[str]]:
     """Records the head of every chain that has grown, and signs its checkpoint; for the relay, which holds the key.
 
     A checkpoint that another key signed is signed again: readers then need the newest key alone.
 
     Args:
         announce: called in the transaction that stores a new checkpoint.
+        turn: by default all.
 
     Returns:
         How many were signed; and the data sets whose chains lack what was kept and were not signed.
@@ -63,7 +65,7 @@ def sign_due(db: Database, heads: Heads, key: Signer, announce: Announce) -> tup
     with db.quick_read() as connection:
         waiting = list(connection.scalars(GROWN, {"signed_so": notes.beginning(key.public_key())}))
     signed, refused = 0, []
-    for dataset_id in waiting:
+    for dataset_id in turn(waiting):
         try:
             behind.record(db, heads, dataset_id)
             signed += advance(db, heads, dataset_id, key, announce) is not None

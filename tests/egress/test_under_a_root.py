@@ -1,0 +1,183 @@
+"""Whatever the service signs is read under its root by the same rule: certificates, statements, egresses, pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner
+
+from app.db.models import LedgerCheckpoint
+from app.ledger.signer import public_key
+from app.ledger.transparency import checkpoints
+from scrimp.cli import app
+from scrimp.key_history import EMPTY, History
+from scrimp.transparency import Key
+from scrimp.witness import Witness
+from tests.egress.conftest import World
+from tests.ledger.test_anchors import unheard
+from tests.ledger.test_attestations import OTHER
+from tests.ledger.test_key_history import HOUR, ROOT, kept
+from tests.ledger.test_required import written
+from tests.node import by_node, needs_node
+
+Read = Callable[..., tuple[int, str]]
+
+
+class Files:
+    """What left the service: an egress, its statement and certificate; the key that signed them; a witness of all."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        scene, heads = world.scene, world.relay.heads
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(scene, "certify", lambda _job: None)  # the relay does, once a witness has seen its charge
+            job = world.finished("under a root")
+        checkpoints.sign_due(world.db, heads, scene.signing_key, unheard)
+        self.folder, self.key, self.at = folder, world.key, datetime.now(UTC)
+        self.witness = Witness(
+            folder / "state",
+            "witness.example.org/w1",
+            Ed25519PrivateKey.generate(),
+            [[Key("scrimp.example.org/ledger", 1, world.scene.signing_key.public_key().public_bytes_raw())]],
+        )
+        with world.db.write() as session:
+            for row in session.query(LedgerCheckpoint):
+                row.note += self.witness.add(f"old 0\n\n{row.note}")
+                heads.keep_cosignatures(row.dataset_id, row.note)
+        world.relay.run_once()
+        self.egress = world.made(job, folder / "egress")
+        self.statement, self.certificate = self.egress / "statement.json", self.egress / "certificate.json"
+
+    def history(self, start: timedelta = -HOUR, until: timedelta | None = None) -> History:
+        known = EMPTY.rotated(self.key, self.at + start, self.at + start)
+        return known if until is None else known.rotated(OTHER, self.at + until, self.at + until)
+
+
+@pytest.fixture(scope="module")
+def files(shared: World, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(shared, tmp_path_factory.mktemp("files"))
+
+
+def command(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(each) for each in words])
+    return done.exit_code, " ".join(done.output.split())
+
+
+def node(*words: object) -> tuple[int, str]:
+    done = by_node(*(each if isinstance(each, Path) else str(each) for each in words))
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+READERS: dict[str, Callable[[Files], tuple[Callable[..., tuple[int, str]], tuple[Any, ...]]]] = {
+    "certificate": lambda files: (command, ("certificates", "verify", files.certificate)),
+    "statement": lambda files: (command, ("ledger", "statement", files.statement)),
+    "egress": lambda files: (command, ("verify-egress", files.egress)),
+    "dpia": lambda files: (command, ("dpia", files.egress)),
+    "bundle": lambda files: (command, ("audit-bundle", files.certificate, "--brief")),
+    "page": lambda files: (command, ("certificates", "page", files.certificate, "--html", files.folder / "page.html")),
+    "node: certificate": lambda files: (node, (files.certificate,)),
+    "node: statement": lambda files: (node, (files.statement,)),
+    "node: egress": lambda files: (node, (files.egress,)),
+}
+
+
+@pytest.fixture(params=[pytest.param(each, marks=needs_node) if ":" in each else each for each in READERS])
+def read(request: pytest.FixtureRequest, files: Files) -> Read:
+    """Reads one of them, by one of the verifiers."""
+    how, words = READERS[request.param](files)
+    return lambda *more: how(*words, *more)
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "problem"),
+    [
+        (-HOUR, None, None),
+        (-HOUR, HOUR, None),
+        (HOUR, None, "before its key signed"),
+        (-2 * HOUR, -HOUR, "after its key signed"),
+    ],
+)
+def test_a_key_is_believed_in_its_time(
+    files: Files, read: Read, tmp_path: Path, start: timedelta, until: timedelta | None, problem: str | None
+) -> None:
+    status, said = read(*kept(tmp_path, files.history(start, until)))
+    assert (status == 0) == (problem is None), said
+    assert problem is None or problem in said
+
+
+def test_a_key_that_the_root_never_named_is_not_believed(files: Files, read: Read, tmp_path: Path) -> None:
+    status, said = read(*kept(tmp_path, EMPTY.rotated(OTHER, files.at - HOUR, files.at - HOUR)))
+    assert status == 1 and any(each in said for each in ("never named", "did not sign", "no trusted key")), said
+
+
+def test_a_revoked_key_needs_a_witness_of_before(files: Files, read: Read, tmp_path: Path) -> None:
+    witness, now = ("--witness", str(files.witness.key)), datetime.now(UTC)
+    for since, words, problem in (
+        (now + HOUR, witness, None),
+        (now + HOUR, (), "no witness that you trust"),
+        (files.at - HOUR, witness, "no witness saw its checkpoint before"),
+    ):
+        known = files.history(-2 * HOUR).revoked(files.key, since, now, "a disk was stolen")
+        status, said = read(*kept(tmp_path, known), *words)
+        assert (status == 0) == (problem is None), said
+        assert problem is None or (problem in said and "a disk was stolen" in said)
+
+
+def test_a_witness_that_is_named_must_have_cosigned(files: Files, read: Read, tmp_path: Path) -> None:
+    stranger = Witness(tmp_path / "state", "witness.example.org/w2", Ed25519PrivateKey.generate(), [])
+    status, said = read(*kept(tmp_path, files.history()), "--witness", str(stranger.key))
+    assert status == 1 and "witness.example.org/w2 did not cosign" in said, said
+
+
+def test_an_older_history_than_the_reader_knows_is_refused(files: Files, read: Read, tmp_path: Path) -> None:
+    """It does not know of a later revocation."""
+    words = kept(tmp_path, files.history(-HOUR, HOUR))  # the second
+    assert read(*words, "--history-number", "2")[0] == 0
+    status, said = read(*words, "--history-number", "3")
+    assert status == 2 and "older than 3" in said
+    assert read("--history-number", "1")[0] == 2
+
+
+def test_the_options_go_together(files: Files, read: Read, tmp_path: Path) -> None:
+    _, root, _, path = kept(tmp_path, files.history())
+    for words in (
+        ("--root", root),
+        ("--history", path),
+        ("--root", root, "--history", path, "--public-key", files.key),
+        kept(tmp_path, EMPTY),
+    ):
+        assert read(*words)[0] == 2, words
+
+
+@needs_node
+def test_an_egress_after_a_rotation_needs_the_root_alone(world: World, tmp_path: Path) -> None:
+    """Its certificate has the key before, its manifest the one after."""
+    assert world.first
+    world.relay.run_once()
+    at, new = datetime.now(UTC), Ed25519PrivateKey.from_private_bytes(b"n" * 32)
+    before, world.relay.signing_key = world.key, new
+    folder = world.made(world.first, tmp_path / "folder")
+
+    history = EMPTY.rotated(before, at - HOUR, at - HOUR).rotated(public_key(new), at - HOUR / 2, at + HOUR)
+    words = kept(tmp_path, history, ROOT)
+    for read in (lambda *more: command("verify-egress", folder, *more), lambda *more: node(folder, *more)):
+        assert read(*words)[0] == 0, read(*words)
+    gone = EMPTY.rotated(before, at - HOUR, at - HOUR).rotated(public_key(new), at - HOUR / 2, at - HOUR / 2)
+    words = kept(tmp_path, gone, ROOT)
+    for read in (lambda *more: command("verify-egress", folder, *more), lambda *more: node(folder, *more)):
+        status, said = read(*words)
+        assert status == 1 and "certificate.json: issued at" in said and "after its key signed" in said
+
+
+def test_files_that_are_no_statement_are_refused_in_words(files: Files, tmp_path: Path) -> None:
+    document = json.loads(files.statement.read_text())
+    for changed in (document | {"ledgers": []}, document | {"version": 9}, {"ledgers": [{}]}):
+        path = written(tmp_path, "changed.json", changed)
+        for read in (lambda *more: command("ledger", "statement", *more), node):
+            status, said = read(path, *kept(tmp_path, files.history()))
+            assert status and "Traceback" not in said
