@@ -94,6 +94,7 @@ from app.system.prometheus import make_registry
 from app.system.routes import router as system_router
 from app.system.safeguards import router as safeguards_router
 from app.system.workers import router as workers_router
+from app.usage.routes import router as usage_router
 from app.web import openapi, problems
 from app.web.lists import ListHub
 from app.web.ratelimit import RequestLimits
@@ -138,6 +139,7 @@ ROUTERS = (
     retention_router,
     workers_router,
     safeguards_router,
+    usage_router,
     webhooks_router,
     audit_router,
     webhook_pages_router,
