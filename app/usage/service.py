@@ -188,15 +188,11 @@ def _sums(months: Iterable[tuple[str, datetime, datetime]], among: ColumnElement
     def part(
         key: SQLColumnExpression[str], account: SQLColumnExpression[str], **sums: SQLColumnExpression[int]
     ) -> Select[Any]:
-        total = [cast(func.sum(sums[each]) if each in sums else zero, BigInteger).label(each) for each in SUMS]
-        head: tuple[ColumnElement[str], ...] = (
-            span.c.month.label("month"),
-            FAMILY.label("dataset"),
-            key.label("key"),
-            account.label("account"),
-        )
+        columns: list[ColumnElement[Any]] = [span.c.month.label("month"), FAMILY.label("dataset")]
+        columns += [key.label("key"), account.label("account")]
+        columns += [cast(func.sum(sums.get(each, zero)), BigInteger).label(each) for each in SUMS]
         groups = (span.c.month, FAMILY, key, *(() if account is nobody else (account,)))
-        return select(*head, *total).where(among).group_by(*groups)
+        return select(*columns).where(among).group_by(*groups)
 
     ended = (Job.finished_at >= span.c.begin) & (Job.finished_at < span.c.until)
     study = case((Job.parent_id.is_(None), 1), else_=0)
