@@ -83,6 +83,11 @@ class UsageView(BaseModel):
     items: Annotated[list[UsageRow], leaves.ELSEWHERE]
     next: Annotated[None, leaves.ELSEWHERE] = None
 
+    @property
+    def months(self) -> list[str]:
+        """All of them, the oldest first, those without a row too."""
+        return [name for name, _begin, _end in _months(self.since, self.until)]
+
 
 @dataclass
 class _Taken:
