@@ -77,7 +77,7 @@ def _charts(view: UsageView) -> list[Chart]:
         _summed(view, "processor", "processor hours", " h", lambda row: row.processor_s / HOUR),
         _summed(view, "gpu", "GPU hours", " h", lambda row: row.gpu_s / HOUR),
         _summed(view, "files", "megabytes of files", " MB", lambda row: row.bytes / MEGABYTE),
-        _drawn(view, "epsilon", "ε of the month's jobs", "", _largest(view, spender)),
+        _drawn(view, "epsilon", "posts' ε", "", _largest(view, spender)),
     ]
     return [each for each in drawn if each is not None]
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
@@ -19,6 +20,7 @@ from core.ids import now
 from tests.conftest import BACKINGS
 from tests.factories import share
 from tests.ledger.support import DELTA, OWNER, add_dataset, add_job, add_owner, open_ledger, post
+from tests.work import of_session
 
 ADMIN = Caller("key_admin", "admin", "admin")
 OCTOBER = datetime(2026, 10, 31, 23, 59, 0, tzinfo=UTC)
@@ -125,3 +127,34 @@ def test_months_are_few_and_in_order(db: Database) -> None:
     with db.read() as session:
         usual = usage(session, ADMIN)
     assert usual.until == now().strftime("%Y-%m") and usual.since[5:] != usual.until[5:]
+
+
+def test_one_statement_sums_and_other_months_cost_nothing(db: Database) -> None:
+    add_owner(db)
+    with db.write() as session:
+        dataset = add_dataset(session)
+        ended(session, dataset, OCTOBER, (60,))
+    few = work(db)
+    with db.write() as session:
+        for each in range(300):
+            ended(session, dataset, OCTOBER - timedelta(days=200, minutes=each), (60,))
+        if db.engine.dialect.name == "postgresql":
+            session.execute(text("ANALYZE"))
+    assert work(db) <= few + 20
+
+
+def work(db: Database) -> int:
+    """The work of October's usage."""
+    said: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        said.append(statement)
+
+    with db.read() as session:
+        done = of_session(session, "jobs")
+        event.listen(db.engine, "before_cursor_execute", note)
+        assert [each.jobs for each in usage(session, ADMIN, since="2026-10", until="2026-10").items] == [1]
+        event.remove(db.engine, "before_cursor_execute", note)
+        found = done()
+    assert sum("sum(" in each for each in said) == 1
+    return found
