@@ -43,6 +43,7 @@ from app.dashboard.single_sign_on import router as single_sign_on_router
 from app.dashboard.statement import router as statement_page_router
 from app.dashboard.stream import router as change_stream_router
 from app.dashboard.submit import router as submit_page_router
+from app.dashboard.usage import router as usage_page_router
 from app.dashboard.webhooks import router as webhook_pages_router
 from app.dashboard.workers import router as worker_pages_router
 from app.datasets import resumable
@@ -94,6 +95,7 @@ from app.system.prometheus import make_registry
 from app.system.routes import router as system_router
 from app.system.safeguards import router as safeguards_router
 from app.system.workers import router as workers_router
+from app.usage.routes import router as usage_router
 from app.web import openapi, problems
 from app.web.lists import ListHub
 from app.web.ratelimit import RequestLimits
@@ -138,6 +140,7 @@ ROUTERS = (
     retention_router,
     workers_router,
     safeguards_router,
+    usage_router,
     webhooks_router,
     audit_router,
     webhook_pages_router,
@@ -146,6 +149,7 @@ ROUTERS = (
     compare_page_router,
     register_page_router,
     worker_pages_router,
+    usage_page_router,
     key_pages_router,
     audit_page_router,
     manage_pages_router,

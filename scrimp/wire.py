@@ -55,7 +55,7 @@ class Wire:
         return Pages(self._items(path, resource, filters))
 
     def _items(self, path: str, resource: type[R], filters: dict[str, Any]) -> Iterator[R]:
-        params: dict[str, Any] = {"limit": PAGE} | {k: v for k, v in filters.items() if v is not None}
+        params: dict[str, Any] = {"limit": PAGE} | given(**filters)
         while True:
             page = self.json("GET", path, params=params)
             yield from map(resource.model_validate, page["items"])
@@ -141,3 +141,8 @@ def in_path(name: str) -> str:
 def dataset_path(name_or_id: str) -> str:
     """The path of a data set."""
     return f"/v1/datasets/{in_path(name_or_id)}"
+
+
+def given(**filters: Any) -> dict[str, Any]:
+    """The filters of a query that are not left out."""
+    return {name: value for name, value in filters.items() if value is not None}

@@ -96,6 +96,8 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "SigningKey": ("SigningKeyView",),
         "Webhook": ("WebhookView",),
         "Safeguard": ("Safeguard",),
+        "Usage": ("UsageView",),
+        "UsageRow": ("UsageRow",),
         "Worker": ("WorkerView",),
     },
 }
@@ -168,6 +170,7 @@ CALLS: dict[str, dict[str, str]] = {
         "show_persons": "persons",
         "show_signing_history": "signing_history",
         "show_spending": "spending",
+        "show_usage": "usage",
         "show_webhook": "webhook",
         "test_webhook": "test_webhook",
         "verify_audit": "verify_audit",
@@ -200,7 +203,7 @@ from typing import Any
 
 from scrimp.models import {names}
 from scrimp.rows import Pages
-from scrimp.wire import Part, Wire, in_path
+from scrimp.wire import Part, Wire, given, in_path
 '''
 CONSTANTS, WITH_IT = ["FINAL", "OF_AUC"], ["Kind", "MetricPoint", "Resource"]
 
@@ -296,6 +299,7 @@ class _Call:
         mark = "f" if "{" in path else ""
         first = " ".join(self.operation["description"].split("\n\n")[0].split())
         said = textwrap.fill(first, WIDTH, subsequent_indent=" " * 8, break_on_hyphens=False)
+        sent += f", params=given({filters.removeprefix(', ')})" if filters else ""
         call = f'self.json("{self.method}", {mark}"{path}"{sent})'
         if is_list:
             answer, line = f"Pages[{kind}]", f'return self.pages({mark}"{path}", {kind}{filters})'

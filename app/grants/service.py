@@ -224,7 +224,7 @@ def access_to_job(session: Session, caller: Caller, job: Job) -> Access | None:
 
 
 def visible(
-    caller: Caller, dataset_id: InstrumentedAttribute[str] | InstrumentedAttribute[str | None] = Dataset.id
+    caller: Caller, dataset_id: ColumnElement[str] | InstrumentedAttribute[str | None] = Dataset.id
 ) -> ColumnElement[bool]:
     """The condition that a list shows a row: the caller may see its data set.
 

@@ -31,6 +31,7 @@ from scrimp.cli import (
     predict,
     privacy_audit,
     query,
+    report,
     root,
     serving,
     webhooks,
@@ -68,6 +69,7 @@ keys.app.add_typer(root.app, name="root", help="The offline root that signs whic
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
 app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")
 command(app, "egress")(egress.egress)
+command(app, "report")(report.report)
 command(app, "verify-egress")(egress.verify_egress)
 command(app, "dpia")(egress.dpia)
 command(app, "threat-model")(egress.threat_model)

@@ -81,6 +81,8 @@ from scrimp.models.service import (
     SignedCertificate,
     SigningHistory,
     SigningKey,
+    Usage,
+    UsageRow,
     Webhook,
     Worker,
 )
@@ -162,6 +164,8 @@ __all__ = [
     "Trial",
     "Trials",
     "Upload",
+    "Usage",
+    "UsageRow",
     "Verification",
     "Webhook",
     "Worker",

@@ -177,6 +177,39 @@ class Safeguard(Resource):
     settings: list[str] = []
 
 
+class UsageRow(Resource):
+    """What the jobs of a team, or of a key that has none, took on a data set in a month.
+
+    `team` is the budget that the key shares now. Where `team` and `key_id` are null, all keys that the caller may not
+    tell apart. `processor_s`: seconds of attempts, times their processes and the threads of each. `gpu_s`: the same,
+    times GPUs. `bytes`: of the jobs' files that are kept. `epsilon` is what the filter reads of this row's posts alone,
+    at `delta`, and `share` their part of the budget, both of the block and account that it used most: shares of one
+    account add up, ε does not. They are null on public data.
+    """
+
+    month: str
+    dataset: str
+    dataset_name: str
+    team: str | None = None
+    key_id: str | None = None
+    key_name: str | None = None
+    jobs: int
+    processor_s: int
+    gpu_s: int
+    bytes: int
+    epsilon: float | None = None
+    delta: float | None = None
+    share: float | None = None
+
+
+class Usage(Resource):
+    """What jobs took that ended in these months, the newest month first."""
+
+    since: str
+    until: str
+    items: list[UsageRow] = []
+
+
 class Worker(Resource):
     """A worker process and what it runs."""
 

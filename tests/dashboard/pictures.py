@@ -47,7 +47,9 @@ def main() -> None:
         paths = {"jobs": "", "job": f"/jobs/{ids.succeeded}", "dataset": f"/datasets/{ids.reviews}"}
         with api_process(settings.home, Path(folder) / "out") as (url, _pid), signed_in(url, scene.admin.token) as page:
             of_dataset = {each: f"{paths['dataset']}/{each}" for each in ("budgets", "manage", "statement")}
-            more = paths | of_dataset | {"new job": "/submit", "register": "/register", "keys": "/keys"}
+            more = (
+                paths | of_dataset | {"new job": "/submit", "register": "/register", "keys": "/keys", "usage": "/usage"}
+            )
             if "--heights" in sys.argv:
                 measure(page, more)
             elif "--axe" in sys.argv:

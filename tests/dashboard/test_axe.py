@@ -35,7 +35,7 @@ FILLED = "() => [...document.querySelectorAll('[data-once]')].every((each) => ea
 DRAWN = "() => [...document.querySelectorAll('.chart')].every((each) => !each.clientWidth || each.firstChild)"
 SCREENS = [(1440, "light"), (768, "dark"), (390, "light")]
 REST = [(1440, "dark"), (768, "light"), (390, "dark")]
-ALONE = ("", "/datasets", "/submit", "/register", "/compare", "/workers", "/webhooks", "/keys", "/audit")
+ALONE = ("", "/datasets", "/submit", "/register", "/compare", "/workers", "/usage", "/webhooks", "/keys", "/audit")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_axe_finds_nothing_on_the_main_pages(
     scene, ids = whole
     page = open_page("/dashboard", scene.admin, color_scheme=scheme, viewport={"width": width, "height": 900})
     datasets = [f"/datasets/{ids.reviews}{tail}" for tail in ("?check=true", "/budgets", "/manage", "/statement")]
-    look(page, ["", f"/jobs/{study}", *datasets], contrast=False)  # CONTRAST alone, which is stricter
+    look(page, ["", "/usage", f"/jobs/{study}", *datasets], contrast=False)  # CONTRAST alone, which is stricter
 
 
 @pytest.mark.nightly
@@ -119,7 +119,7 @@ def test_axe_finds_nothing_on_any_page(open_page: Open, whole: Whole, study: str
 def test_axe_finds_nothing_where_there_is_nothing(open_page: Open, whole: Whole, width: int, scheme: str) -> None:
     newcomer = whole[0].key("owner")
     page = open_page("/dashboard", newcomer, color_scheme=scheme, viewport={"width": width, "height": 900})
-    look(page, ["", "/datasets", "/submit", "/register", "/compare", "/webhooks", "/workers"])
+    look(page, ["", "/datasets", "/submit", "/register", "/compare", "/webhooks", "/workers", "/usage"])
     page.get_by_role("button", name="Sign out").click()
     page.get_by_label("API key").wait_for()
     assert findings(page) == []

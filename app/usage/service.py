@@ -1,0 +1,262 @@
+"""What jobs took of the machines and of the budgets: by month, data set and team.
+
+A job counts in the month in which it ended, like its post on the ledger. What still runs is not in it. All figures are
+sums of numbers that the caller may see one by one: times of attempts, sizes of files, posts of ledgers. A caller who
+does not own a data set reads the keys of others as one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    SQLColumnExpression,
+    String,
+    case,
+    cast,
+    column,
+    extract,
+    func,
+    literal,
+    select,
+    union_all,
+    values,
+)
+from sqlalchemy.orm import Session
+
+from app.db.base import UtcDateTime
+from app.db.models import Account, ApiKey, Artifact, Attempt, Dataset, Job, SpentByKey, SubAccountKey
+from app.grants.service import require, visible
+from app.keys.service import Caller
+from app.ledger.accounts import filter_for
+from core import leaves
+from core.errors import InvalidRequest
+from core.ids import now
+
+MOST_MONTHS = 36
+USUAL_MONTHS = 12
+FAMILY = func.coalesce(Dataset.parent_id, Dataset.id)
+SUMS = ("jobs", "processor_s", "gpu_s", "bytes", "train", "holdout")
+
+
+class UsageRow(BaseModel):
+    """What the jobs of a team, or of a key that has none, took on a data set in a month.
+
+    `team` is the budget that the key shares now. Where `team` and `key_id` are null, all keys that the caller may not
+    tell apart. `processor_s`: seconds of attempts, times their processes and the threads of each. `gpu_s`: the same,
+    times GPUs. `bytes`: of the jobs' files that are kept. `epsilon` is what the filter reads of this row's posts alone,
+    at `delta`, and `share` their part of the budget, both of the block and account that it used most: shares of one
+    account add up, ε does not. They are null on public data.
+    """
+
+    month: Annotated[str, leaves.TIMES]
+    dataset: Annotated[str, leaves.ASKED]
+    dataset_name: Annotated[str, leaves.ASKED]
+    team: Annotated[str | None, leaves.SHARES]
+    key_id: Annotated[str | None, leaves.ASKED]
+    key_name: Annotated[str | None, leaves.ASKED]
+    jobs: Annotated[int, leaves.ASKED]
+    processor_s: Annotated[int, leaves.TIMES]
+    gpu_s: Annotated[int, leaves.TIMES]
+    bytes: Annotated[int, leaves.FILES]
+    epsilon: Annotated[float | None, leaves.SPENDING]
+    delta: Annotated[float | None, leaves.SPENDING]
+    share: Annotated[float | None, leaves.SPENDING]
+
+
+class UsageView(BaseModel):
+    """What jobs took that ended in these months, the newest month first."""
+
+    since: Annotated[str, leaves.ASKED]
+    until: Annotated[str, leaves.ASKED]
+    items: Annotated[list[UsageRow], leaves.ELSEWHERE]
+    next: Annotated[None, leaves.ELSEWHERE] = None
+
+    @property
+    def months(self) -> list[str]:
+        """All of them, the oldest first, those without a row too."""
+        return [name for name, _begin, _end in _months(self.since, self.until)]
+
+
+@dataclass
+class _Taken:
+    """What one row adds up: sums, and by account what was spent of its two parts."""
+
+    sums: Counter[str] = field(default_factory=Counter)
+    spent: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+def usage(
+    session: Session, caller: Caller, dataset: str | None = None, since: str | None = None, until: str | None = None
+) -> UsageView:
+    """What jobs took on the data sets that a caller may see.
+
+    Args:
+        dataset: its id or name; None: all of them.
+        since, until: the first and the last month, as 2026-11; None: the last twelve.
+
+    Raises:
+        NotFound: no such data set, or the caller may not see it.
+        InvalidRequest: the months are in the wrong order, or too many.
+    """
+    months = _months(since, until)
+    named = None if dataset is None else require(session, caller, dataset, "view")
+    among = visible(caller, FAMILY) if named is None else FAMILY.in_([named.parent_id or named.id])
+    rows = session.execute(_sums(months, among)).all()
+    families = {
+        each.id: each for each in session.scalars(select(Dataset).where(Dataset.id.in_({row.dataset for row in rows})))
+    }
+    accounts = {
+        each.dataset_id: each
+        for each in session.scalars(
+            select(Account).where(Account.dataset_id.in_({row.account for row in rows} | families.keys()))
+        )
+    }
+    teams = _teams(session, families)
+    names = dict(session.execute(select(ApiKey.id, ApiKey.name).where(ApiKey.id.in_({row.key for row in rows}))).all())
+    taken: dict[tuple[str, str, str | None, str | None], _Taken] = {}
+    for row in rows:
+        owns = caller.is_admin or (caller.role == "owner" and families[row.dataset].owner_key == caller.id)
+        team = teams.get((row.dataset, row.key)) if owns or row.key == caller.id else None
+        key = row.key if team is None and (owns or row.key == caller.id) else None
+        found = taken.setdefault((row.month, row.dataset, team, key), _Taken())
+        found.sums.update({name: int(getattr(row, name)) for name in SUMS})
+        if row.account:
+            found.spent.setdefault(row.account, Counter()).update(train=int(row.train), holdout=int(row.holdout))
+    items = [
+        UsageRow(
+            month=month,
+            dataset=of,
+            dataset_name=families[of].name,
+            team=team,
+            key_id=key,
+            key_name=names.get(key or ""),
+            jobs=each.sums["jobs"],
+            processor_s=each.sums["processor_s"],
+            gpu_s=each.sums["gpu_s"],
+            bytes=each.sums["bytes"],
+            **_privacy(families[of], each, accounts),
+        )
+        for (month, of, team, key), each in taken.items()
+    ]
+    items.sort(key=lambda each: (each.dataset_name, each.team or "", each.key_name or "", each.key_id or ""))
+    items.sort(key=lambda each: each.month, reverse=True)
+    return UsageView(since=months[0][0], until=months[-1][0], items=items)
+
+
+def as_csv(view: UsageView) -> str:
+    """The rows as a table with a line for each; a missing cell is empty."""
+    out = io.StringIO()
+    table = csv.DictWriter(out, list(UsageRow.model_fields), lineterminator="\n")
+    table.writeheader()
+    table.writerows(each.model_dump() for each in view.items)
+    return out.getvalue()
+
+
+def _months(since: str | None, until: str | None) -> list[tuple[str, datetime, datetime]]:
+    """The months, each with its begin and its end."""
+    last = _number(until) if until is not None else now().year * 12 + now().month - 1
+    first = _number(since) if since is not None else last - USUAL_MONTHS + 1
+    if not 0 <= last - first < MOST_MONTHS:
+        raise InvalidRequest.at("/query/since", f"give 1 to {MOST_MONTHS} months, the first one before the last")
+    return [(f"{at // 12:04}-{at % 12 + 1:02}", _begin(at), _begin(at + 1)) for at in range(first, last + 1)]
+
+
+def _number(month: str) -> int:
+    return int(month[:4]) * 12 + int(month[5:]) - 1
+
+
+def _begin(number: int) -> datetime:
+    return datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC)
+
+
+def _sums(months: Iterable[tuple[str, datetime, datetime]], among: ColumnElement[bool]) -> CompoundSelect[Any]:
+    """Selects all sums, by month, data set and key: of jobs, of their attempts, of their files, and of their posts."""
+    span = (
+        values(column("month", String), column("begin", UtcDateTime()), column("until", UtcDateTime()), name="span")
+        .data(list(months))
+        .cte("months")
+    )
+    zero, nobody = literal(0, BigInteger), literal("", String)
+
+    def part(
+        key: SQLColumnExpression[str], account: SQLColumnExpression[str], **sums: SQLColumnExpression[int]
+    ) -> Select[Any]:
+        columns: list[ColumnElement[Any]] = [span.c.month.label("month"), FAMILY.label("dataset")]
+        columns += [key.label("key"), account.label("account")]
+        columns += [cast(func.sum(sums.get(each, zero)), BigInteger).label(each) for each in SUMS]
+        groups = (span.c.month, FAMILY, key, *(() if account is nobody else (account,)))
+        return select(*columns).where(among).group_by(*groups)
+
+    ended = (Job.finished_at >= span.c.begin) & (Job.finished_at < span.c.until)
+    study = case((Job.parent_id.is_(None), 1), else_=0)
+    seconds = cast(extract("epoch", Attempt.ended_at), BigInteger) - cast(
+        extract("epoch", Attempt.started_at), BigInteger
+    )
+    asked = Job.spec["runtime"]["processes"].as_string()
+    gpus = func.json_array_length(Attempt.gpus)
+    ranks = func.coalesce(gpus, case((asked == "auto", 1), else_=cast(asked, BigInteger)), 1)
+    processors = seconds * ranks * func.coalesce(Job.threads, 1)
+    of_gpus = case((Attempt.device == "cuda", seconds * func.coalesce(gpus, 1)), else_=0)
+    size = Artifact.size_bytes
+    spent = SpentByKey
+    day = func.substr(spent.day, 1, 7) == span.c.month
+    return union_all(
+        part(Job.key_id, nobody, jobs=study)
+        .select_from(span)
+        .join(Job, ended)
+        .join(Dataset, Dataset.id == Job.dataset_id),
+        part(Job.key_id, nobody, processor_s=processors, gpu_s=of_gpus)
+        .select_from(span)
+        .join(Job, ended)
+        .join(Dataset, Dataset.id == Job.dataset_id)
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(Attempt.ended_at.is_not(None)),
+        part(Job.key_id, nobody, bytes=size)
+        .select_from(span)
+        .join(Job, ended)
+        .join(Dataset, Dataset.id == Job.dataset_id)
+        .join(Artifact, Artifact.job_id == Job.id),
+        part(spent.key_id, spent.dataset_id, train=spent.train, holdout=spent.holdout)
+        .select_from(span)
+        .join(spent, day)
+        .join(Dataset, Dataset.id == spent.dataset_id),
+    )
+
+
+def _teams(session: Session, families: Iterable[str]) -> dict[tuple[str, str], str]:
+    """By data set and key, the budget that the key shares with others or under a name of its own."""
+    query = (
+        select(FAMILY, SubAccountKey.key_id, SubAccountKey.name)
+        .join(Dataset, Dataset.id == SubAccountKey.dataset_id)
+        .where(FAMILY.in_(list(families)), SubAccountKey.name != SubAccountKey.key_id)
+    )
+    return {(dataset, key): name for dataset, key, name in session.execute(query)}
+
+
+def _privacy(dataset: Dataset, taken: _Taken, accounts: dict[str, Account]) -> dict[str, float | None]:
+    """ε, δ and the share of the budget of what was spent, on the account that it used most."""
+    if not taken.spent:
+        none_spent = 0.0 if dataset.id in accounts else None
+        return {"epsilon": none_spent, "delta": None, "share": none_spent}
+    readings = []
+    for name, parts in taken.spent.items():
+        of = accounts[name]
+        budgets = {"train": of.train_budget, "holdout": of.holdout_budget}
+        share = max(parts[each] / budget for each, budget in budgets.items() if budget)
+        amount = max(parts.values())
+        epsilon = filter_for(of.filter, of.order).epsilon(amount, of.cap_delta) if amount else 0.0
+        readings.append((epsilon, of.cap_delta, share))
+    epsilon, delta, _share = max(readings)
+    return {"epsilon": epsilon, "delta": delta, "share": max(share for _, _, share in readings)}
