@@ -15,7 +15,12 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class GraphFacts(Document):
-    """What follows from a graph's file; see GraphModel. None: not looked at yet."""
+    """What follows from a graph's file. None: not looked at yet.
+
+    Attributes:
+        places: the most rows of one product that belong to a record.
+        pass_numbers: about how many numbers a pass holds for one record.
+    """
 
     sha256: Sha256Hex | None = None
     parameters: Count | None = None
@@ -26,7 +31,7 @@ class GraphFacts(Document):
     pass_numbers: Count | None = None
 
 
-class GraphModel(ModelSettings):
+class GraphModel(ModelSettings, GraphFacts):
     """A model of the user's own: a file of the models root that `scrimp.export_graph` wrote from a torch module.
 
     A record's numbers are the graph's one input, in the shape that the file says. The output has a number for each
@@ -34,18 +39,11 @@ class GraphModel(ModelSettings):
 
     What mixes records, such as BatchNorm in training mode, is refused by name.
 
-    `sha256` pins the file's content. It and the fields after it are filled in when the job is admitted.
+    `sha256` pins the file's content. It and the other facts are filled in when the job is admitted.
     """
 
     kind: Literal["graph"] = "graph"
     path: ModelPath
-    sha256: Sha256Hex | None = None
-    parameters: Count | None = None
-    trained: Count | None = None
-    inputs: Count | None = None
-    outputs: Count | None = None
-    places: Count | None = None  # the most rows of one product that belong to a record
-    pass_numbers: Count | None = None  # about how many numbers a pass holds for one record
 
     @property
     def facts(self) -> GraphFacts:

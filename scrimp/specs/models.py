@@ -126,11 +126,9 @@ class GraphModel(Spec):
 
     What mixes records, such as BatchNorm in training mode, is refused by name.
 
-    `sha256` pins the file's content. It and the fields after it are filled in when the job is admitted.
+    `sha256` pins the file's content. It and the other facts are filled in when the job is admitted.
     """
 
-    kind: Literal["graph"] = "graph"
-    path: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     parameters: Annotated[int, Field(ge=1)] | None = None
     trained: Annotated[int, Field(ge=1)] | None = None
@@ -138,6 +136,8 @@ class GraphModel(Spec):
     outputs: Annotated[int, Field(ge=1)] | None = None
     places: Annotated[int, Field(ge=1)] | None = None
     pass_numbers: Annotated[int, Field(ge=1)] | None = None
+    kind: Literal["graph"] = "graph"
+    path: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")]
 
 
 class GruRecModel(Spec):

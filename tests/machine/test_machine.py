@@ -187,7 +187,7 @@ def test_a_block_under_a_lowered_cap_may_have_a_budget_of_before(home: Home) -> 
 
 def test_an_attempt_that_is_lost_in_a_pause_is_none_of_those_that_a_job_waits_for(home: Home) -> None:
     """Found by the machine: the model counted it, and said that the job waits after its next loss."""
-    found = histories.run(home, 20261128, 454, 67)
+    found = histories.run(home, 20261128, 454, 67, ServiceMachine)
     assert found.fault is None, found.fault
     assert found.did["lost"] > 1
 

@@ -24,7 +24,7 @@ from worker.data.shards import Shards
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
 from worker.models.views import Views, rows_of
-from worker.native.steps import STEPS, FormedSum
+from worker.native.steps import STEPS
 
 PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
 PRODUCT = 2**17  # numbers of a product of a group, at most: they and their totals stay in a core's own cache
@@ -218,7 +218,7 @@ class GridTotals:
             for each in parts:
                 self._keep_formed(*each)
             return
-        sums = [FormedSum(self._parts[n], gradients.contiguous(), by, group) for n, gradients, by, group in parts]
+        sums = [(self._parts[name], gradients.contiguous(), by, group) for name, gradients, by, group in parts]
         in_range = None if STEPS is None else STEPS.add_formed(sums, 1.0 / self._unit)
         if in_range is not None:
             self._broken |= not in_range

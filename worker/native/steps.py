@@ -64,23 +64,6 @@ class _Formed(ctypes.Structure):
     _fields_ += [(name, COUNT) for name in ("rows", "group", "width")]
 
 
-@dataclass(frozen=True)
-class FormedSum:
-    """One parameter's part of `add_formed`.
-
-    Attributes:
-        totals: int64 (m,).
-        gradients: float32 (n, m).
-        factors: float32 (n,); a row with factor 0 adds 0, whatever it is.
-        group: the rows that float32 adds, one after the other.
-    """
-
-    totals: Tensor
-    gradients: Tensor
-    factors: Tensor
-    group: int
-
-
 class Steps:
     """The compiled parts of one library."""
 
@@ -297,26 +280,26 @@ class Steps:
             raise PrivacyError("a row has a place that no record has")
         return out
 
-    def add_formed(self, sums: Sequence[FormedSum], inverse: float) -> bool | None:
+    def add_formed(self, sums: Sequence[tuple[Tensor, Tensor, Tensor, int]], inverse: float) -> bool | None:
         """totals += Σ over groups of nearest(inverse · Σ_i factors_i gradients_i), in int64 from float32 sums, of all
         parameters in one call.
 
         Args:
-            sums: their totals do not overlap.
+            sums: of each parameter totals, int64 (m,), which do not overlap; gradients, float32 (n, m); factors,
+                float32 (n,), where a row with factor 0 adds 0, whatever it is; and the rows that float32 adds, one
+                after the other.
             inverse: see add_on_grid.
 
         Returns:
             see add_on_grid.
         """
         each = (_Formed * len(sums))()
-        for at, of in enumerate(sums):
-            fit = _flat(of.totals, torch.int64) and _flat(of.gradients, torch.float32)
-            fit = fit and _flat(of.factors, torch.float32)
-            rows, width = of.gradients.shape
-            if not (fit and of.factors.shape == (rows,) and of.totals.shape == (width,)):
+        for at, (totals, gradients, factors, group) in enumerate(sums):
+            fit = _flat(totals, torch.int64) and _flat(gradients, torch.float32) and _flat(factors, torch.float32)
+            rows, width = gradients.shape
+            if not (fit and factors.shape == (rows,) and totals.shape == (width,)):
                 return None
-            pointers = (of.totals.data_ptr(), of.gradients.data_ptr(), of.factors.data_ptr())
-            each[at] = _Formed(*pointers, rows, of.group, width)
+            each[at] = _Formed(totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), rows, group, width)
         return not self._add_formed(self.path, team(), each, len(sums), inverse)
 
     def add_products(
