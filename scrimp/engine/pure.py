@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class PrivateSum:
         slack: what rounding may add: a record more or less changes all values together by at most C · slack.
     """
 
-    values: dict[str, Tensor]
+    values: dict[str, Tensor] = field(repr=False)
     max_grad_norm: float
     slack: float = 1.0
 

@@ -344,6 +344,7 @@ def test_a_sum_s_arithmetic_follows_from_its_rows_and_its_release_pays_for_round
         for count in (3, 60)
     )
     assert few.slack == many.slack > 1.0
+    assert "tensor" not in repr(few)  # a log or a notebook shows no private number
     with pytest.raises(engine.MisusedError, match="more records than rows"):
         engine.clipped_sum(mlp(), CROSS, DATA, max_grad_norm=0.3, rows=59)
 
