@@ -37,7 +37,6 @@ from app.sandbox import processes
 from app.secrets import ensure_secrets
 from app.settings import Settings, get_settings
 from scrimp.cli import main as command_line
-from scrimp.cli.ledger import _statement
 from scrimp.client import Client
 from tests.chaos.invariants import ENDED, Json, ledger_faults
 from tests.e2e.conftest import csv_spec, job_of
@@ -290,11 +289,8 @@ def look(service: Service, log: Log) -> None:
     log.tell("ledger", entries=entries, accounts=accounts, verified=verified, faults=ledger_faults(entries))
     evidence = service.settings.home.parent / "statement.json"
 
-    class Reads:
-        client = service.client
-
     try:
-        evidence.write_text(json.dumps(_statement(Reads(), dataset), default=str))  # type: ignore[arg-type]
+        evidence.write_bytes(service.client.statement(dataset))
     except Exception as error:
         log.tell("statement", code=1, text=f"{type(error).__name__}: {error}"[:300])
     else:
