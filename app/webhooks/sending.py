@@ -20,7 +20,7 @@ from typing import Literal
 import httpcore
 from standardwebhooks import Webhook
 
-from app.deadline import TimedStream
+from app.deadline import TimedBackend
 from app.webhooks.targets import Target
 
 CONNECT_S, TOTAL_S = 5.0, 15.0
@@ -55,7 +55,7 @@ class _Pinned(httpcore.NetworkBackend):
     """Connects to the first given address that answers, for any host name."""
 
     def __init__(self, addresses: Sequence[str], deadline: float) -> None:
-        self.addresses, self.deadline, self.plain = addresses, deadline, httpcore.SyncBackend()
+        self.addresses, self.deadline, self.timed = addresses, deadline, TimedBackend(deadline)
 
     def connect_tcp(
         self,
@@ -72,7 +72,7 @@ class _Pinned(httpcore.NetworkBackend):
             if left <= 0:
                 break
             try:
-                return TimedStream(self.plain.connect_tcp(address, port, left), self.deadline)
+                return self.timed.connect_tcp(address, port, left)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure
