@@ -8,6 +8,7 @@ ARG API_BASE=python:3.11-slim-bookworm
 ARG WORKER_BASE=python:3.11-slim-bookworm
 
 FROM ${API_BASE} AS api
+# Nothing is written at run time: the bytecode is compiled below. Without it, each start took twice as long.
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PATH=/opt/scrimp/bin:$PATH
 # A fixed uid: it owns the secret files and the volume.
 RUN groupadd --gid 10001 scrimp && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/scrimp scrimp \
@@ -23,7 +24,8 @@ COPY scrimp scrimp
 COPY scrimp_server scrimp_server
 COPY worker worker
 # Without torch: the API never loads it.
-RUN pip install --no-cache-dir -c constraints.txt -e ./client -e '.[production,images,otel,s3,oidc]'
+RUN pip install --no-cache-dir -c constraints.txt -e ./client -e '.[production,images,otel,s3,oidc]' \
+    && python3 -m compileall -q app core scrimp scrimp_server worker
 ENV SCRIMP_HOME=/var/lib/scrimp SCRIMP_HOST=0.0.0.0
 USER 10001:10001
 VOLUME /var/lib/scrimp
@@ -48,7 +50,8 @@ COPY core core
 COPY scrimp scrimp
 COPY scrimp_server scrimp_server
 COPY worker worker
-RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e ./client -e '.[production,worker,hf,otel,s3]'
+RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e ./client -e '.[production,worker,hf,otel,s3]' \
+    && python3 -m compileall -q app core scrimp scrimp_server worker
 # The image has no compiler; without this, noise is made in Python.
 RUN pip install --no-cache-dir -c constraints.txt ziglang && python3 core/native/build.py && pip uninstall -qy ziglang
 ENV SCRIMP_HOME=/var/lib/scrimp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache, partial
@@ -10,6 +11,7 @@ from importlib.metadata import version
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
@@ -104,6 +106,8 @@ from app.webhooks.routes import router as webhooks_router
 from core.errors import Unavailable
 
 logger = logging.getLogger(__name__)
+# FastAPI ignores it too, where it builds the adapter of a body itself; ours are built later (`Deferred`).
+warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
 # For requests that may wait for a price: at most sixteen of a key, and those that are computed.
 PRICING_THREADS = 256
 # A request is compared with one route after the other: what is asked most comes first.

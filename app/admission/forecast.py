@@ -5,8 +5,6 @@ All are prefixes of an admission, and write only prices, into the cache.
 
 from __future__ import annotations
 
-from pydantic import BaseModel
-
 from app.admission import memory
 from app.admission.lookup import left_for, left_within
 from app.admission.outlook import outlook_of
@@ -22,6 +20,7 @@ from app.keys.service import Caller
 from app.ledger.blocks import lead
 from app.ledger.repository import dataset_with_account
 from app.ledger.second import budget_after, second_filter
+from core.contracts.base import Deferred
 from core.contracts.job_spec import JobSpec
 from core.errors import InvalidRequest, PrivacyError
 from core.privacy.prices import Charge, Units
@@ -32,7 +31,7 @@ BEYOND_BUDGET = (
 )
 
 
-class Forecast(BaseModel):
+class Forecast(Deferred):
     """How many jobs of one price fit what is left: that many are admitted one after another, and not one more.
 
     `per_job` is the price on each account, in the filter's units; `share_per_job` its share of the budget, on the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import Field
 
 from app.admission.facts import DatasetFacts
 from app.admission.memory import MemoryEstimate
@@ -14,7 +14,7 @@ from app.catalogue.models import Layer
 from app.hpo.outlook import Outlook
 from app.hpo.rates import Resolved
 from core import leaves
-from core.contracts.base import Document, Epsilon
+from core.contracts.base import Deferred, Document, Epsilon
 from core.contracts.blocks import ALL, FIRST, BlockChoice
 from core.privacy.accounting import epsilon_of_trial
 from core.privacy.events import AccountEvents
@@ -99,7 +99,7 @@ class StoredQuote(Document):
     planned_noise: tuple[str, ...] = ()  # those of the warnings that released scores replace; so too
 
 
-class Quote(BaseModel):
+class Quote(Deferred):
     """A price. `mechanism` is the event tree of each account, for accountants."""
 
     noise_multiplier: Annotated[float | None, leaves.PLANNED]
@@ -112,7 +112,7 @@ class Quote(BaseModel):
     charge: Annotated[Charge, leaves.PLANNED]
     lines: Annotated[list[Line], leaves.PLANNED]
     # each score's noise; its std at most about this. In a study, of the final trial
-    scores: Annotated[list[ScoreNoise], leaves.PLANNED] = []
+    scores: Annotated[list[ScoreNoise], leaves.PLANNED] = Field([])
     # its parameters, and its layers with the shapes of their tensors
     model: Annotated[ModelQuote | None, leaves.PLANNED] = None
     # shapes and types of the passes; null for jobs older than this member
@@ -129,11 +129,11 @@ class Quote(BaseModel):
     start: Annotated[Start | None, leaves.QUEUE] = None
     # the version of the data set's declaration; null inside a job, which has it itself
     declaration: Annotated[int | None, leaves.OWNERS_ACTIONS] = None
-    warnings: Annotated[list[str], leaves.PLANNED] = []
+    warnings: Annotated[list[str], leaves.PLANNED] = Field([])
     memory: Annotated[MemoryEstimate | None, leaves.PLANNED] = None  # of each process of an attempt; null inside a job
     resolved: Annotated[Resolved | None, leaves.PLANNED] = None  # the learning rate that "auto" stands for, and why
     # the blocks that it reads, with their declared records; empty for older jobs
-    reads: Annotated[list[ReadBlock], leaves.PLANNED] = []
+    reads: Annotated[list[ReadBlock], leaves.PLANNED] = Field([])
     # what more would buy; null inside a job, and without like runs
     outlook: Annotated[Outlook | None, leaves.PLANNED] = None
 

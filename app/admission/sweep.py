@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from app.admission.choices import closed, levels_of
 from app.admission.request import Request, resolve
@@ -15,7 +15,7 @@ from app.admission.service import Admission
 from app.admission.study import CheckedStudy, check_study
 from app.keys.service import Caller
 from app.pricing.service import PricingService
-from core.contracts.base import Epsilon
+from core.contracts.base import Deferred, Epsilon
 from core.contracts.hpo import LinearScaling
 from core.contracts.job_spec import JobSpec
 from core.contracts.sweep import Sweep
@@ -27,7 +27,7 @@ from core.privacy.plans import FinalRunRequest
 MOST, MOST_SAMPLED = 400, 12  # points of a sweep: a full-batch one takes about a millisecond, a sampled one seconds
 
 
-class SweepPoint(BaseModel):
+class SweepPoint(Deferred):
     """One combination. If the study is not possible, `final` is null, `reason` explains it, and
     `smallest_total_epsilon` is the least total that works, if there is one."""
 
@@ -40,7 +40,7 @@ class SweepPoint(BaseModel):
     reason: str | None
 
 
-class SweepView(BaseModel):
+class SweepView(Deferred):
     """The points, ordered by levels, then by trials, then by total, each in the order of the request."""
 
     points: list[SweepPoint]

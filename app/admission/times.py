@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
@@ -12,6 +11,7 @@ from app.db.models import Dataset, Job
 from app.grants import service as grants
 from app.lifecycle.queue.ahead import ahead_of
 from app.lifecycle.queue.presence import GpuWorkers
+from core.contracts.base import Deferred
 from core.contracts.job_spec import JobSpec
 
 NO_GPU = (
@@ -29,7 +29,7 @@ NO_PROCESSES = (
 LACKS = {"cuda": NO_GPU, "gpus": NO_GPUS, "processes": NO_PROCESSES}
 
 
-class Start(BaseModel):
+class Start(Deferred):
     """When a job would start that is submitted now, if nobody submits more and jobs take as long as the caller's own
     and visible ones did."""
 

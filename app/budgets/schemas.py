@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Literal, cast
 
-from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
+from pydantic import AwareDatetime, Field, StringConstraints
 
 from app.db.models import Account, Dataset, SubAccount
 from app.db.row_view import Column, Given, Page, RowView, Whole
@@ -16,7 +16,7 @@ from app.ledger.budgets import PARTS, with_own
 from app.ledger.repository import unit_of
 from app.ledger.schemas import COLLUSION, Balance
 from core import leaves
-from core.contracts.base import NO_NUL, AccountantName, Document, Epsilon, EpsilonValue
+from core.contracts.base import NO_NUL, AccountantName, Deferred, Document, Epsilon, EpsilonValue
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # in addresses and headers too
 Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -43,14 +43,14 @@ class BudgetPart(Balance):
     share_of_cap: Annotated[float, leaves.SHARES]
 
 
-class BudgetParts(BaseModel):
+class BudgetParts(Deferred):
     """A sub-account's balances; `holdout` is null without a private hold-out."""
 
     train: BudgetPart
     holdout: BudgetPart | None
 
 
-class BudgetView(BaseModel):
+class BudgetView(Deferred):
     """A sub-account: what some keys may use of a data set's cap. It bounds their jobs, studies and charges together.
 
     `id` names it in the ledger's entries (`memo.budget`), where every key that sees the data set reads it.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
@@ -20,17 +19,18 @@ from app.keys.service import Caller
 from app.ledger.accounts import account_of, filter_for
 from app.ledger.blocks import family_of, label_of, lead
 from app.ledger.repository import dataset_with_account
+from core.contracts.base import Deferred
 from core.errors import PrivacyError
 
 
-class SpentPart(BaseModel):
+class SpentPart(Deferred):
     """What was spent on an account, and its share of the budgets of all blocks together."""
 
     amount: int
     share: float
 
 
-class KeySpending(BaseModel):
+class KeySpending(Deferred):
     """What the jobs and charges of a key spent, whoever posted them.
 
     `key_name` is null for callers who may not read it. `budgets`: the budgets within the cap that the caller sees and
@@ -46,7 +46,7 @@ class KeySpending(BaseModel):
     holdout: SpentPart | None
 
 
-class SpendingView(BaseModel):
+class SpendingView(Deferred):
     """Who spent what, the largest share first. Amounts are in `unit`, which add up.
 
     `blocks`: the labels of the blocks that are summed, retired ones too; null for a data set that never grew, and where

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.dashboard import dataset_draft
@@ -29,6 +29,7 @@ from app.web.deps import Db, Parsing, Pricing, ServiceSettings
 from app.web.limits import LARGE_NODES
 from app.web.operations import NOTHING, Page
 from app.web.problems import answer
+from core.contracts.base import Deferred
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.filters import BUYS
 from core.errors import InvalidRequest, ServiceError
@@ -38,7 +39,7 @@ router = APIRouter(prefix=PAGE, include_in_schema=False, route_class=PageRoute)
 check_owner = require_role("owner")
 
 
-class Refusal(BaseModel):
+class Refusal(Deferred):
     """One error of the API, as it answers it."""
 
     pointer: str

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import Field
 
 from app.datasets.schemas import Read, Reading, Shape
 from app.db.models import DatasetReading
 from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
 from core import leaves
+from core.contracts.base import Deferred
 from core.ids import rfc3339
 
 BlockState = Literal["ready", "behind", "retired"]
 
 
-class BlockView(BaseModel):
+class BlockView(Deferred):
     """A block of a data set. All of it is public.
 
     `id` is its ledger's: `/v1/datasets/{id}/ledger` shows entries and proofs. `state`: "retired": nothing more is
@@ -35,7 +36,7 @@ class BlockView(BaseModel):
 
 
 @leaves.FOR_OWNER
-class ReadingBlock(BaseModel):
+class ReadingBlock(Deferred):
     """A block whose file is read in the background (`state` "reading"), or was "rejected", which its owner alone sees.
 
     It has the block's id and members; what is not known yet is null. No job reads it.
@@ -64,7 +65,7 @@ class ReadingBlock(BaseModel):
         )
 
 
-class BlockList(BaseModel):
+class BlockList(Deferred):
     """All blocks of a data set, in the order of their arrival; then those that are being read."""
 
     items: list[BlockView | ReadingBlock]
@@ -86,4 +87,4 @@ NO_REPLAY = (
 class RetiredBlock(BlockView):
     """A retired block; `warnings` say what goes with it."""
 
-    warnings: list[str] = [NO_REPLAY]
+    warnings: list[str] = Field([NO_REPLAY])

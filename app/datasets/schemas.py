@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from app.datasets.declaring import Findings
 from app.datasets.for_owner import ForOwner
@@ -15,7 +15,7 @@ from app.grants.service import Access, Level
 from app.keys.service import Caller
 from app.ledger.schemas import LedgerView
 from core import leaves
-from core.contracts.base import Document
+from core.contracts.base import Deferred, Document
 from core.contracts.governance import Governance
 from core.contracts.slots import Slots
 from core.contracts.stored import Counts, ReadingOutcome
@@ -80,7 +80,7 @@ def findings_of(findings: ForOwner[Findings], caller: Caller) -> tuple[Read | No
 
 
 @leaves.FOR_OWNER
-class Reading(BaseModel):
+class Reading(Deferred):
     """How a file is read in the background, until a day after the end.
 
     `bytes_read` of `bytes` are read. `problem`: why it was rejected, as a registration is answered that is refused
@@ -109,7 +109,7 @@ class Reading(BaseModel):
         )
 
 
-class ReadingProgress(BaseModel):
+class ReadingProgress(Deferred):
     """How far a data set's file is read. `reading` is null for who is not told of it, and a day after the end."""
 
     state: Literal["reading", "rejected", "ready"]
@@ -126,7 +126,7 @@ class ReadingProgress(BaseModel):
 DECLARED = ("format", "task", "features", "privacy", "holdout", "governance")
 
 
-class DatasetView(BaseModel):
+class DatasetView(Deferred):
     """A data set. Everything but `content_sha256` is public.
 
     `privacy` holds the resolved cap (its δ) and order. `ledger` is null on public data, where no privacy is claimed.
@@ -182,7 +182,7 @@ class DatasetView(BaseModel):
 
 
 @leaves.FOR_OWNER
-class ReadingDataset(BaseModel):
+class ReadingDataset(Deferred):
     """A registration whose file is read in the background (`state` "reading"), or was "rejected"; its owner may take
     either back ("retired"). It has the data set's id and members; what is not known yet is null.
 
@@ -209,7 +209,7 @@ class ReadingDataset(BaseModel):
     declaration: int = 1
     reading: Reading
     read: None = None
-    warnings: list[str] = []
+    warnings: list[str] = Field([])
 
     @classmethod
     def of(cls, row: DatasetReading, caller: Caller, state: ReadingState | None = None) -> ReadingDataset:
@@ -245,7 +245,7 @@ class RedeclaredDataset(DatasetView):
     default_slots: Annotated[Slots | None, leaves.FOR_OWNER]
 
 
-class CheckedDataset(BaseModel):
+class CheckedDataset(Deferred):
     """What a registration would answer. Nothing is stored.
 
     `privacy` holds the resolved cap and order; `shape` the public sizes that jobs would be planned with. An exact count

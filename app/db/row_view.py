@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import BaseModel
-
+from core.contracts.base import Deferred
 from core.ids import rfc3339
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class Separate:
 SAYS = Column | Computed | Given | Separate
 
 
-class RowView(BaseModel):
+class RowView(Deferred):
     """An answer of one row. A field without a declaration shows the column of its name.
 
     Attributes:
@@ -102,14 +101,14 @@ class RowView(BaseModel):
         return cls.model_validate(cls.members(source) | given)
 
 
-class Page(BaseModel, Generic[T]):
+class Page(Deferred, Generic[T]):
     """A page of a list; `next` is the cursor of the next page, null on the last."""
 
     items: list[T]
     next: str | None
 
 
-class Whole(BaseModel, Generic[T]):
+class Whole(Deferred, Generic[T]):
     """A list on one page."""
 
     items: list[T]

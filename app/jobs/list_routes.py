@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
@@ -30,7 +29,7 @@ from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
 from app.web.threads import in_thread
 from core import leaves
-from core.contracts.base import NO_NUL
+from core.contracts.base import NO_NUL, Deferred
 from core.ids import rfc3339
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -45,7 +44,7 @@ Order = Annotated[repository.JobOrder, Query(description="By the time of submiss
 KEYED: dict[str, list[dict[str, list[str]]]] = {"security": [{"HTTPBearer": []}]}
 
 
-class JobsQuery(BaseModel, frozen=True):
+class JobsQuery(Deferred, frozen=True):
     """Which jobs a page is of, and in which order.
 
     Attributes:

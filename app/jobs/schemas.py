@@ -7,7 +7,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from sqlalchemy import Row
 
 from app.admission.quote import Quote
@@ -17,7 +17,7 @@ from app.jobs.trials import StudyView
 from app.ledger.certified import Signed
 from app.lifecycle.queue.presence import GpuWorkers
 from core import leaves
-from core.contracts.base import Epsilon, is_none
+from core.contracts.base import Deferred, Epsilon, is_none
 from core.contracts.metrics import ReleasedHistogram
 from core.contracts.runtime import StoredRuntime
 from core.contracts.stored import Failure, Number
@@ -27,7 +27,7 @@ from core.privacy.prices import Units
 JobLike = Job | Row[Any] | SimpleNamespace  # the ORM's object, or one with its columns
 
 
-class Progress(BaseModel):
+class Progress(Deferred):
     """A job's progress: steps done and planned, and times in whole seconds."""
 
     step: Annotated[int, leaves.PROGRESS]
@@ -77,7 +77,7 @@ class ArtifactView(RowView):
     damaged: Annotated[bool, Computed(lambda file: file.damaged_at is not None, "damaged_at"), leaves.FILES] = False
 
 
-class ChargedView(BaseModel):
+class ChargedView(Deferred):
     """What a settled job was charged on each account, in the filter's units, its trials' charges included; `share` is
     the charged part of its hold, on the account where that is larger."""
 
@@ -220,14 +220,14 @@ class MetricList(Whole[MetricView]):
     """All released numbers of a job."""
 
 
-class DsseSignature(BaseModel):
+class DsseSignature(Deferred):
     """A signature over the envelope's payload: Ed25519, base64. `keyid`: the SHA-256 of the raw public key."""
 
     keyid: str
     sig: str
 
 
-class DsseEnvelope(BaseModel):
+class DsseEnvelope(Deferred):
     """A DSSE envelope. `payload`: base64 of an in-toto statement about the job's files, by their SHA-256."""
 
     payloadType: str  # noqa: N815 - DSSE's name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -15,14 +15,14 @@ from app.db.models import Job, Metric
 from app.db.row_view import Whole
 from app.hpo.stored import StoredStudy
 from core import leaves
-from core.contracts.base import Document, Epsilon
+from core.contracts.base import Deferred, Document, Epsilon
 from core.contracts.hpo import LinearScaling
 from core.contracts.stored import ReleasedScore
 from core.privacy.prices import Units
 from core.privacy.quoted import StudyQuote
 
 
-class TrialView(BaseModel):
+class TrialView(Deferred):
     """A trial of a study. `r` is the total step size ηT, times C if the study varies C. `mu` and `epsilon` cover its
     training alone."""
 
@@ -42,7 +42,7 @@ class TrialView(BaseModel):
     chosen: Annotated[bool, leaves.TRIAL_SCORES]
 
 
-class LevelView(BaseModel):
+class LevelView(Deferred):
     """A level of pilots, with its best pilot; the line goes through that pilot's r."""
 
     level: int
@@ -51,7 +51,7 @@ class LevelView(BaseModel):
     r: float
 
 
-class FitView(BaseModel):
+class FitView(Deferred):
     """The fit r(x) = Σ coefficients[k] xᵏ; `r_star` is r at the final trial's x."""
 
     fit_in: str
@@ -63,7 +63,7 @@ class FitView(BaseModel):
     fallbacks: list[str]
 
 
-class StudyView(BaseModel):
+class StudyView(Deferred):
     """A study: its progress and decisions. `procedure` is the ε of the whole study. `final_run` is the ε of the final
     trial, whose model is delivered, by itself. `seed` reproduces the study's draws."""
 

@@ -15,7 +15,6 @@ import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from pydantic import BaseModel
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -24,6 +23,7 @@ from app.db.models import Account, LedgerCheck, table_of
 from app.db.upsert import insert_into
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.ledger.verify import Replayed, Verification, verify
+from core.contracts.base import Deferred
 from core.ids import now, rfc3339
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def request(session: Session, dataset_id: str) -> None:
     )
 
 
-class VerificationView(BaseModel):
+class VerificationView(Deferred):
     """The last verification: the relay makes one in full each day, and goes on from it when one is asked for; null if
     it has made none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, StringConstraints
+from pydantic import StringConstraints
 
 from app.db.models import Account, LedgerEntry
 from app.db.row_view import Page
@@ -13,12 +13,12 @@ from app.ledger.accounts import remaining_of
 from app.ledger.entries import content
 from app.ledger.transparency.attestations import Envelope
 from core import leaves
-from core.contracts.base import Document, Epsilon, EpsilonValue
+from core.contracts.base import Deferred, Document, Epsilon, EpsilonValue
 
 COLLUSION = "The cap holds even if all keys share what they learn."
 
 
-class Balance(BaseModel):
+class Balance(Deferred):
     """What is left of a budget, in the filter's units. Shares are parts of the budget, which add up."""
 
     budget: Annotated[int, leaves.DECLARED_CAPS]
@@ -53,14 +53,14 @@ class AccountView(Balance):
         )
 
 
-class AccountsView(BaseModel):
+class AccountsView(Deferred):
     """Both accounts; `holdout` is null without a private hold-out."""
 
     train: AccountView
     holdout: AccountView | None
 
 
-class Comparison(BaseModel):
+class Comparison(Deferred):
     """Other accountants' figures for the settled jobs. None of them is enforced.
 
     `basic` is Σ εᵢ(δ/k) over the k jobs' planned ε's. `pld_if_fixed_in_advance` is valid only if all jobs were fixed
@@ -72,7 +72,7 @@ class Comparison(BaseModel):
     pld_if_fixed_in_advance: Epsilon
 
 
-class BlockBalance(BaseModel):
+class BlockBalance(Deferred):
     """A block's balances, as parts of its budget: of the account that has the larger one. `id` names its ledger."""
 
     label: str
@@ -83,7 +83,7 @@ class BlockBalance(BaseModel):
     closed: bool
 
 
-class LedgerView(BaseModel):
+class LedgerView(Deferred):
     """A data set's ledger: what is enforced, with other accountants' figures beside it.
 
     `epsilon_spent` is of what ran so far; the guarantee is the cap. After one job it is the job's own ε, after k jobs
@@ -120,7 +120,7 @@ class LedgerView(BaseModel):
     remaining_block: Annotated[str | None, leaves.SPENDING] = None
 
 
-class EntryView(BaseModel):
+class EntryView(Deferred):
     """One entry. `hash` is the SHA-256 of all other members, as canonical JSON."""
 
     version: Annotated[int, leaves.ENTRIES]
@@ -149,7 +149,7 @@ class EntryList(Page[EntryView]):
     """A page of ledger entries; `next` is the cursor of the next page, null on the last."""
 
 
-class CheckpointView(BaseModel):
+class CheckpointView(Deferred):
     """The newest signed checkpoint of `dataset`: its first `size` entries have `root` (base64) as their tree's root.
 
     `checkpoint` is the whole signed note, with the cosignatures of witnesses. `terms`: a signed DSSE envelope with the
@@ -164,7 +164,7 @@ class CheckpointView(BaseModel):
     terms: Envelope | None
 
 
-class StatedDataset(BaseModel):
+class StatedDataset(Deferred):
     """The data set of a statement; `unit` is what is protected."""
 
     id: str
@@ -172,7 +172,7 @@ class StatedDataset(BaseModel):
     unit: str
 
 
-class StatedLedger(BaseModel):
+class StatedLedger(Deferred):
     """A block's ledger in a statement: every entry that its signed `checkpoint` covers."""
 
     id: str
@@ -181,7 +181,7 @@ class StatedLedger(BaseModel):
     entries: list[EntryView]
 
 
-class StatementView(BaseModel):
+class StatementView(Deferred):
     """A data set's statement. `version` 4 is of a data set with two filters. `terms`: as a checkpoint has them.
     `ledgers`: the data set's own, then of all blocks, retired ones included."""
 
@@ -191,7 +191,7 @@ class StatementView(BaseModel):
     ledgers: list[StatedLedger]
 
 
-class ProofView(BaseModel):
+class ProofView(Deferred):
     """A proof about the tree of the first `size` entries. `path`: hashes in base64, as RFC 6962 orders them.
 
     With `entry`: the entry with this `hash` is in the tree. With `since`: the tree begins with the entries of the tree

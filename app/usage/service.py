@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -41,6 +40,7 @@ from app.grants.service import require, visible
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for
 from core import leaves
+from core.contracts.base import Deferred
 from core.errors import InvalidRequest
 from core.ids import now
 
@@ -50,7 +50,7 @@ FAMILY = func.coalesce(Dataset.parent_id, Dataset.id)
 SUMS = ("jobs", "processor_s", "gpu_s", "bytes", "train", "holdout")
 
 
-class UsageRow(BaseModel):
+class UsageRow(Deferred):
     """What the jobs of a team, or of a key that has none, took on a data set in a month.
 
     `team` is the budget that the key shares now. Where `team` and `key_id` are null, all keys that the caller may not
@@ -75,7 +75,7 @@ class UsageRow(BaseModel):
     share: Annotated[float | None, leaves.SPENDING]
 
 
-class UsageView(BaseModel):
+class UsageView(Deferred):
     """What jobs took that ended in these months, the newest month first."""
 
     since: Annotated[str, leaves.ASKED]

@@ -41,7 +41,21 @@ def is_one(value: object) -> bool:
 DECLARATION = "declaration"
 
 
-class Document(BaseModel):
+class Deferred(BaseModel):
+    """A model whose validator is built at its first use: a process uses few of those that it loads."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+def complete(of: type[BaseModel] = Deferred) -> None:
+    """Builds the validators of all that is loaded: before forks, which then share them."""
+    for model in of.__subclasses__():
+        if "[" not in model.__name__:  # of a generic one, what stands in for its parameters may not be complete
+            model.model_rebuild()
+        complete(model)
+
+
+class Document(Deferred):
     """A JSON document of the REST contract. Refuses unknown members, NaN and ∞. Instances never change."""
 
     # Errors do not repeat inputs: a document may hold keys, and errors are logged.

@@ -33,6 +33,29 @@ def test_an_import_loads_nothing_heavy(module: str) -> None:
     assert loaded_by(f"import {module}") == set()
 
 
+def test_the_api_builds_no_validator_before_its_use() -> None:
+    """Building all took a tenth of its start. A few are shared at import: nested adapters, the settings."""
+    program = """
+import sys
+import app.main
+from core.contracts.base import Deferred
+
+def below(model):
+    for child in model.__subclasses__():
+        yield child
+        yield from below(child)
+
+models = set(below(Deferred))
+print(len(models), sum(model.__pydantic_complete__ for model in models), len(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    models, built, modules = map(int, done.stdout.split())
+    assert models > 400
+    assert built <= 30
+    assert modules <= 1350
+
+
 def test_the_client_loads_neither_the_command_line_nor_the_specifications() -> None:
     """75 models take long to load. (httpx loads rich.)"""
     program = "import sys, scrimp; print({'typer', 'numpy', 'scrimp.specs'} & sys.modules.keys())"

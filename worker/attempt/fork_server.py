@@ -31,6 +31,7 @@ from typing import NoReturn
 from app import logs
 from app.sandbox import kernel
 from app.sandbox.processes import ATTEMPT_ENVIRONMENT, loading, plain_environment
+from core.contracts.base import complete
 from core.contracts.devices import Device
 from core.errors import TransientError, WorkerError
 from worker.attempt import sandbox
@@ -199,7 +200,7 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
     with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
         from worker.attempt import child, release  # noqa: PLC0415  # takes seconds, once for all forks
 
-        release.packages(), release.code(*release.OWN)  # attempts inherit the answers
+        complete(), release.packages(), release.code(*release.OWN)  # attempts inherit the answers
     asked, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:
