@@ -94,7 +94,8 @@ def test_all_run_without_root_on_one_home_and_are_watched() -> None:
     for target in ("api", "worker"):
         stage = dockerfile.split(f"AS {target}\n")[1].split("\nFROM ")[0]
         assert re.search(r"^USER 10001:10001$", stage, re.MULTILINE)
-        assert "python3 -m compileall -q app core scrimp scrimp_server worker" in stage  # nothing is compiled at a start
+        # Nothing is compiled at a start.
+        assert "python3 -m compileall -q app core scrimp scrimp_server worker" in stage
         assert "WORKER_BASE" in dockerfile
     for name in (*OURS, "worker-gpu"):
         service = SERVICES[name]

@@ -200,7 +200,8 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
     with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
         from worker.attempt import child, release  # noqa: PLC0415  # takes seconds, once for all forks
 
-        complete(), release.packages(), release.code(*release.OWN)  # attempts inherit the answers
+        complete()
+        release.packages(), release.code(*release.OWN)  # attempts inherit the answers
     asked, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:
