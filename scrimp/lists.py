@@ -34,12 +34,12 @@ from scrimp.models import (
     SigningKey,
     Spending,
     Trials,
-    Usage,
+    UsageRow,
     Webhook,
     Worker,
 )
 from scrimp.rows import Pages
-from scrimp.wire import Part, Wire, given, in_path
+from scrimp.wire import Part, Wire, in_path
 
 
 class Lists(Wire):
@@ -228,11 +228,9 @@ class Lists(Wire):
         """Lists a study's trials, with their points and noisy scores, and the choice of the final trial."""
         return Trials.model_validate(self.json("GET", f"/v1/jobs/{in_path(job_id)}/trials"))
 
-    def usage(self, dataset: str | None = None, since: str | None = None, until: str | None = None) -> Usage:
+    def usage(self, dataset: str | None = None, since: str | None = None, until: str | None = None) -> Pages[UsageRow]:
         """Shows what jobs took that ended in these months (2026-11): processor and GPU seconds, bytes and ε."""
-        return Usage.model_validate(
-            self.json("GET", "/v1/usage", params=given(dataset=dataset, since=since, until=until))
-        )
+        return self.pages("/v1/usage", UsageRow, dataset=dataset, since=since, until=until)
 
     def verify_audit(self) -> AuditVerification:
         """Recomputes the hash chain; names the first entry that does not fit. Keep the head outside."""

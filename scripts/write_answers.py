@@ -96,7 +96,6 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "SigningKey": ("SigningKeyView",),
         "Webhook": ("WebhookView",),
         "Safeguard": ("Safeguard",),
-        "Usage": ("UsageView",),
         "UsageRow": ("UsageRow",),
         "Worker": ("WorkerView",),
     },

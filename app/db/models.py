@@ -349,8 +349,8 @@ class Job(Base):
         Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         # With the columns of a search, which then reads no row: a job's documents are long.
         Index("ix_jobs_created", "created_at", "id", "parent_id", "dataset_id", "name"),
-        # The few that have not ended, and those that ended lately.
-        Index("ix_jobs_finished", "finished_at", "dataset_id", "status", "parent_id"),
+        # The few that have not ended, and those that ended lately. With what usage sums by, which then reads no row.
+        Index("ix_jobs_finished", "finished_at", "dataset_id", "status", "parent_id", "key_id", "id"),
         Index("ix_jobs_key_status", "key_id", "status", "created_at", "id"),
     )
 

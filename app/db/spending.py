@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String
+from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Base
@@ -18,6 +18,7 @@ class SpentByKey(Base):
     """
 
     __tablename__ = "spent_by_key"
+    __table_args__ = (Index("ix_spent_by_key_day", "day"),)  # sums of a month, over all ledgers
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
     key_id: Mapped[str] = mapped_column(primary_key=True)  # of the hold that the posts draw on

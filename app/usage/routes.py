@@ -11,6 +11,7 @@ from app.usage import service
 from app.usage.service import UsageView
 from app.web.deps import Db
 from app.web.operations import Operation
+from app.web.pagination import After, Limit
 from core import leaves
 from core.contracts.base import NO_NUL
 
@@ -24,7 +25,13 @@ OfDataset = Annotated[str | None, Query(max_length=100, pattern=NO_NUL, descript
 @router.get("/usage")
 @Operation("What jobs took.", audience="every key", leaves=leaves.ELSEWHERE, command="report", problems=("not-found",))
 def show_usage(
-    db: Db, caller: CurrentKey, dataset: OfDataset = None, since: Since = None, until: Until = None
+    db: Db,
+    caller: CurrentKey,
+    dataset: OfDataset = None,
+    since: Since = None,
+    until: Until = None,
+    after: After = None,
+    limit: Limit = 50,
 ) -> UsageView:
     """Shows what jobs took that ended in these months (2026-11): processor and GPU seconds, bytes and ε.
 
@@ -32,4 +39,4 @@ def show_usage(
     are told apart for the data set's owner and admins alone.
     """
     with db.read() as session:
-        return service.usage(session, caller, dataset, since, until)
+        return service.usage(session, caller, dataset, since, until, after, limit)

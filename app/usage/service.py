@@ -39,6 +39,7 @@ from app.db.models import Account, ApiKey, Artifact, Attempt, Dataset, Job, Spen
 from app.grants.service import require, visible
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for
+from app.web.pagination import decode_cursor, encode_cursor
 from core import leaves
 from core.contracts.base import Deferred
 from core.errors import InvalidRequest
@@ -46,6 +47,8 @@ from core.ids import now
 
 MOST_MONTHS = 36
 USUAL_MONTHS = 12
+# A cell that begins so is a formula to the programs that open such files.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 FAMILY = func.coalesce(Dataset.parent_id, Dataset.id)
 SUMS = ("jobs", "processor_s", "gpu_s", "bytes", "train", "holdout")
 
@@ -76,12 +79,15 @@ class UsageRow(Deferred):
 
 
 class UsageView(Deferred):
-    """What jobs took that ended in these months, the newest month first."""
+    """A page of what jobs took that ended in these months, the newest month first.
+
+    `next` is the cursor of the next page, null on the last.
+    """
 
     since: Annotated[str, leaves.ASKED]
     until: Annotated[str, leaves.ASKED]
     items: Annotated[list[UsageRow], leaves.ELSEWHERE]
-    next: Annotated[None, leaves.ELSEWHERE] = None
+    next: Annotated[str | None, leaves.ELSEWHERE] = None
 
     @property
     def months(self) -> list[str]:
@@ -98,22 +104,32 @@ class _Taken:
 
 
 def usage(
-    session: Session, caller: Caller, dataset: str | None = None, since: str | None = None, until: str | None = None
+    session: Session,
+    caller: Caller,
+    dataset: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
 ) -> UsageView:
     """What jobs took on the data sets that a caller may see.
 
     Args:
         dataset: its id or name; None: all of them.
         since, until: the first and the last month, as 2026-11; None: the last twelve.
+        after: `next` of the page before; None: from the first row.
+        limit: the most rows; None: all.
 
     Raises:
         NotFound: no such data set, or the caller may not see it.
-        InvalidRequest: the months are in the wrong order, or too many.
+        InvalidRequest: the months are in the wrong order, or too many; or `after` is not a cursor of this list.
     """
     months = _months(since, until)
     named = None if dataset is None else require(session, caller, dataset, "view")
     among = visible(caller, FAMILY) if named is None else FAMILY.in_([named.parent_id or named.id])
-    rows = session.execute(_sums(months, among)).all()
+    last = None if after is None else decode_cursor(after, str, str, str, str, str)
+    left = [month for month in months if last is None or month[0] <= last[0]]
+    rows = session.execute(_sums(left, among)).all() if left else []
     families = {
         each.id: each for each in session.scalars(select(Dataset).where(Dataset.id.in_({row.dataset for row in rows})))
     }
@@ -150,18 +166,33 @@ def usage(
         )
         for (month, of, team, key), each in taken.items()
     ]
-    items.sort(key=lambda each: (each.dataset_name, each.team or "", each.key_name or "", each.key_id or ""))
+    items.sort(key=_place)
     items.sort(key=lambda each: each.month, reverse=True)
-    return UsageView(since=months[0][0], until=months[-1][0], items=items)
+    if last is not None:
+        items = [each for each in items if each.month < last[0] or _place(each) > last[1:]]
+    page, more = items[:limit], limit is not None and len(items) > limit
+    following = encode_cursor(page[-1].month, *_place(page[-1])) if more else None
+    return UsageView(since=months[0][0], until=months[-1][0], items=page, next=following)
 
 
 def as_csv(view: UsageView) -> str:
     """The rows as a table with a line for each; a missing cell is empty."""
     out = io.StringIO()
-    table = csv.DictWriter(out, list(UsageRow.model_fields), lineterminator="\n")
+    table = csv.DictWriter(out, list(UsageRow.model_fields))  # RFC 4180: a line break in a name is quoted
     table.writeheader()
-    table.writerows(each.model_dump() for each in view.items)
+    for row in view.items:
+        table.writerow({name: _plain(cell) for name, cell in row.model_dump().items()})
     return out.getvalue()
+
+
+def _plain(cell: object) -> object:
+    """A text that no program takes for a formula: an apostrophe before it says so."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+
+
+def _place(row: UsageRow) -> tuple[str, ...]:
+    """Where a row stands in its month; its key's name, which may be any text, has no part in it."""
+    return row.dataset_name, row.dataset, row.team or "", row.key_id or ""
 
 
 def _months(since: str | None, until: str | None) -> list[tuple[str, datetime, datetime]]:
@@ -206,12 +237,12 @@ def _sums(months: Iterable[tuple[str, datetime, datetime]], among: ColumnElement
     )
     asked = Job.spec["runtime"]["processes"].as_string()
     gpus = func.json_array_length(Attempt.gpus)
-    ranks = func.coalesce(gpus, case((asked == "auto", 1), else_=cast(asked, BigInteger)), 1)
+    ranks = func.coalesce(gpus, cast(func.nullif(asked, "auto"), BigInteger), 1)  # each `asked` parses a whole document
     processors = seconds * ranks * func.coalesce(Job.threads, 1)
     of_gpus = case((Attempt.device == "cuda", seconds * func.coalesce(gpus, 1)), else_=0)
     size = Artifact.size_bytes
     spent = SpentByKey
-    day = func.substr(spent.day, 1, 7) == span.c.month
+    day = spent.day.between(span.c.month + "-01", span.c.month + "-31")  # which the index on days finds
     return union_all(
         part(Job.key_id, nobody, jobs=study)
         .select_from(span)

@@ -10,8 +10,9 @@ import typer
 
 from scrimp.cli import show
 from scrimp.cli.session import Session
-from scrimp.models import Usage, UsageRow
+from scrimp.models import UsageRow
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 HEAD = ("month", "data set", "team or key", "jobs", "processor h", "GPU h", "MB", "ε", "share of the budget")
 
 
@@ -26,17 +27,23 @@ def report(
 
     Of the data sets that this key may see; only their owners read who the others are.
     """
-    usage = session.client.usage(dataset=dataset, since=since, until=until)
+    rows = list(session.client.usage(dataset=dataset, since=since, until=until))
     if to is not None:
-        _write(usage, to)
-    session.result(usage, lambda: show.table(session.console, HEAD, map(_cells, usage.items)))
+        _write(rows, to)
+    session.result(rows, lambda: show.table(session.console, HEAD, map(_cells, rows)))
 
 
-def _write(usage: Usage, to: Path) -> None:
+def _write(rows: list[UsageRow], to: Path) -> None:
+    """Writes the service's own CSV: a text that a program could take for a formula has an apostrophe before it."""
     with to.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, list(UsageRow.model_fields), extrasaction="ignore", lineterminator="\n")
+        table = csv.DictWriter(file, list(UsageRow.model_fields), extrasaction="ignore")
         table.writeheader()
-        table.writerows(row.model_dump() for row in usage.items)
+        for row in rows:
+            table.writerow({name: _plain(cell) for name, cell in row.model_dump().items()})
+
+
+def _plain(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 
 def _cells(row: UsageRow) -> tuple[str, ...]:

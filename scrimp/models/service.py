@@ -202,14 +202,6 @@ class UsageRow(Resource):
     share: float | None = None
 
 
-class Usage(Resource):
-    """What jobs took that ended in these months, the newest month first."""
-
-    since: str
-    until: str
-    items: list[UsageRow] = []
-
-
 class Worker(Resource):
     """A worker process and what it runs."""
 

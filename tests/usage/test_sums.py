@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +12,7 @@ from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import ApiKey, Artifact, Attempt, Job, SubAccount, SubAccountKey
+from app.db.models import ApiKey, Artifact, Attempt, Job, SpentByKey, SubAccount, SubAccountKey
 from app.keys.service import Caller
 from app.ledger import accounts
 from app.ledger.accounts import filter_for
@@ -127,6 +129,69 @@ def test_months_are_few_and_in_order(db: Database) -> None:
     with db.read() as session:
         usual = usage(session, ADMIN)
     assert usual.until == now().strftime("%Y-%m") and usual.since[5:] != usual.until[5:]
+
+
+def test_pages_hold_every_row_once(db: Database) -> None:
+    add_owner(db)
+    with db.write() as session:
+        dataset = add_dataset(session, sensitivity="public")
+        for key in ("key_a", "key_b", "key_c"):
+            add_key(session, key, "\t" + key)  # any text may be a key's name: no cursor holds it
+            for month in (9, 10):
+                ended(session, dataset, OCTOBER.replace(month=month, day=3), (1,), key_id=key)
+    whole = rows(db)
+    assert len(whole) == 6
+    for limit in (1, 2, 4, 6, 7):
+        read: list[UsageRow] = []
+        after, pages = None, 0
+        while pages == 0 or after is not None:
+            with db.read() as session:
+                page = usage(session, ADMIN, None, "2026-01", "2026-12", after, limit)
+            assert len(page.items) <= limit and (page.since, page.until) == ("2026-01", "2026-12")
+            read += page.items
+            after, pages = page.next, pages + 1
+        assert read == whole and pages == -(-6 // limit)
+    with pytest.raises(InvalidRequest, match="cursor"):
+        rows(db, after="nonsense")
+    with db.read() as session:
+        page = usage(session, ADMIN, None, "2026-01", "2026-12", None, 5)
+    assert rows(db, since="2026-11", after=page.next) == []
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@a", "\t=1", "\r=1"])
+def test_no_cell_is_a_formula(db: Database, name: str) -> None:
+    add_owner(db)
+    with db.write() as session:
+        add_key(session, "key_a", name)
+        ended(session, add_dataset(session, sensitivity="public"), OCTOBER, (1,), key_id="key_a")
+    (line,) = csv.DictReader(io.StringIO(as_csv(usage_of(db)), newline=""))
+    assert line["key_name"] == "'" + name and line["jobs"] == "1"
+
+
+def test_a_month_s_spending_is_read_by_its_days(db: Database) -> None:
+    add_owner(db)
+    dataset = open_ledger(db)
+    day = {"key_id": "key_a", "charges": 1, "family_charges": 1, "train": 1, "holdout": 0, "last_at": now()}
+    with db.write() as session:
+        add_key(session, "key_a", "a")
+        session.add(SpentByKey(dataset_id=dataset, day="2026-10-31", **day))
+        session.add(SpentByKey(dataset_id=dataset, day="", **day))
+    with db.read() as session:
+        done = of_session(session, "spent_by_key")
+        (few,) = usage(session, ADMIN, since="2026-10", until="2026-10").items
+        worked = done()
+    assert few.share is not None and few.share > 0.0
+    with db.write() as session:
+        for number in range(300):
+            at = datetime(2025, 1, 1, tzinfo=UTC) + timedelta(days=number)
+            session.add(SpentByKey(dataset_id=dataset, day=at.strftime("%Y-%m-%d"), **day))
+        session.flush()
+        if db.engine.dialect.name == "postgresql":
+            session.execute(text("ANALYZE"))
+    with db.read() as session:
+        done = of_session(session, "spent_by_key")
+        assert usage(session, ADMIN, since="2026-10", until="2026-10").items == [few]
+        assert done() <= worked + 20
 
 
 def test_one_statement_sums_and_other_months_cost_nothing(db: Database) -> None:
