@@ -10,12 +10,10 @@ of OpenDP is imported: a measurement knows its own measure, metric and map.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
-from scrimp.charges import Use
-from scrimp.client import Client
 from scrimp.errors import ScrimpError
-from scrimp.models import Charge
+from scrimp.measured import OfMeasurement
 
 # Distances of data sets in records added or removed, and those in records replaced.
 ADD_OR_REMOVE = ("SymmetricDistance", "InsertDeleteDistance")
@@ -58,31 +56,7 @@ def claim_of(measurement: Measurement, *, records_per_unit: int = 1) -> dict[str
     )
 
 
-def charge(
-    client: Client,
-    dataset: str,
-    measurement: Measurement,
-    *,
-    attested: str,
-    unit: str = "example",
-    records_per_unit: int = 1,
-    account: str = "both",
-    **use: Unpack[Use],
-) -> Charge:
-    """Holds budget for a measurement: call it only after this has returned, then post the charge.
-
-    Args:
-        attested: which query this is, in words.
-        unit, account, use: as `client.charges.reserve`.
-        records_per_unit: as `claim_of`; of unit `user` the bound on a user's records.
-
-    Raises:
-        BudgetRefused: it does not fit; nothing was charged.
-        ScrimpError: as `claim_of`.
-    """
-    claim = claim_of(measurement, records_per_unit=records_per_unit)
-    words = f"OpenDP: {attested}"
-    return client.charges.reserve(dataset, claim, unit=unit, attested=words, account=account, **use)
+charge = OfMeasurement[Measurement]("OpenDP", claim_of)
 
 
 def _name(of: Any) -> str:

@@ -11,12 +11,10 @@ imported: a measurement knows its own measure, metric and privacy function.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
-from scrimp.charges import Use
-from scrimp.client import Client
 from scrimp.errors import ScrimpError
-from scrimp.models import Charge
+from scrimp.measured import OfMeasurement
 
 
 class Measurement(Protocol):
@@ -61,28 +59,4 @@ def claim_of(measurement: Measurement, *, records_per_unit: int = 1) -> dict[str
     return {"kind": kind[0], kind[1]: bound}
 
 
-def charge(
-    client: Client,
-    dataset: str,
-    measurement: Measurement,
-    *,
-    attested: str,
-    unit: str = "example",
-    records_per_unit: int = 1,
-    account: str = "both",
-    **use: Unpack[Use],
-) -> Charge:
-    """Holds budget for a measurement: call it only after this has returned, then post the charge.
-
-    Args:
-        attested: which query this is, in words.
-        unit, account, use: as `client.charges.reserve`.
-        records_per_unit: as `claim_of`; of unit `user` the bound on a user's records.
-
-    Raises:
-        BudgetRefused: it does not fit; nothing was charged.
-        ScrimpError: as `claim_of`.
-    """
-    claim = claim_of(measurement, records_per_unit=records_per_unit)
-    words = f"Tumult Core: {attested}"
-    return client.charges.reserve(dataset, claim, unit=unit, attested=words, account=account, **use)
+charge = OfMeasurement[Measurement]("Tumult Core", claim_of)

@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from tests.e2e import stays
 from tests.e2e.conftest import Service, job_of, seed_of
 from tests.e2e.test_egress import Commands, offline
 from tests.e2e.test_spine import finished, submit
@@ -24,33 +24,11 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 RISKS = {"a": 0.2, "b": 0.4, "c": 0.6, "d": 0.8}
 ROWS = 1000
-STAYS: dict[str, Any] = {
-    "name": "attacked",
-    "format": "csv",
-    "task": {"kind": "classification", "label": "back", "classes": ["no", "yes"]},
-    "features": {
-        "kind": "table",
-        "columns": [
-            {"kind": "category", "name": "ward", "values": list(RISKS)},
-            {"kind": "number", "name": "age", "range": [0, 100]},
-        ],
-    },
-    "privacy": {
-        "sensitivity": "private",
-        "unit": "example",
-        "records": ROWS,
-        "cap": {"epsilon": 30.0, "delta": 1e-5},
-    },
-}
+STAYS = stays.declaration("attacked", RISKS, ROWS, 30.0)
 
 
 def write_stays(path: Path) -> Path:
-    draw = np.random.default_rng(seed_of(path.stem))
-    wards, ages = draw.choice(list(RISKS), ROWS), draw.integers(0, 100, ROWS)
-    back = draw.random(ROWS) < np.array([RISKS[ward] for ward in wards])
-    rows = zip(wards, ages, np.where(back, "yes", "no"), strict=True)
-    path.write_text("ward,age,back\n" + "".join(f"{ward},{age},{yes}\n" for ward, age, yes in rows))
-    return path
+    return stays.write(path, RISKS, ROWS, seed_of(path.stem))
 
 
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,46 +10,20 @@ from safetensors.numpy import load_file
 
 import scrimp
 from tests.by_night import SQLITE_BY_DAY
+from tests.e2e import stays
 from tests.e2e.conftest import Service, seed_of
 from tests.e2e.test_spine import finished
 
 RISKS = {"a": 0.03, "b": 0.06, "c": 0.12, "d": 0.2}
 RECORDS = 4000
-STAYS: dict[str, Any] = {
-    "name": "stays",
-    "format": "csv",
-    "task": {"kind": "classification", "label": "back", "classes": ["no", "yes"]},
-    "features": {
-        "kind": "table",
-        "columns": [
-            {"kind": "category", "name": "ward", "values": list(RISKS)},
-            {"kind": "number", "name": "age", "range": [0, 100], "bins": 4},
-        ],
-    },
-    "privacy": {
-        "sensitivity": "private",
-        "unit": "example",
-        "records": RECORDS,
-        "cap": {"epsilon": 16.0, "delta": 1e-5},
-    },
-    "holdout": {"kind": "split", "fraction": 0.25},
-}
-
-
-def write_stays(path: Path) -> Path:
-    draw = np.random.default_rng(seed_of("stays"))
-    wards, ages = draw.choice(list(RISKS), RECORDS), draw.integers(0, 100, RECORDS)
-    back = draw.random(RECORDS) < np.array([RISKS[ward] for ward in wards])
-    rows = zip(wards, ages, np.where(back, "yes", "no"), strict=True)
-    path.write_text("ward,age,back\n" + "".join(f"{ward},{age},{yes}\n" for ward, age, yes in rows))
-    return path
+STAYS = stays.declaration("stays", RISKS, RECORDS, 16.0, bins=4) | {"holdout": {"kind": "split", "fraction": 0.25}}
 
 
 @pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)
 def test_a_rare_outcome_s_probabilities_are_its_risks(service: Service, tmp_path: Path) -> None:
     records = [{"ward": ward, "age": age} for ward in RISKS for age in (12, 37, 62, 87)]
     with service.client() as client:
-        dataset = client.create_dataset(STAYS, write_stays(tmp_path / "stays.csv")).id
+        dataset = client.create_dataset(STAYS, stays.write(tmp_path / "stays.csv", RISKS, RECORDS, seed_of("stays"))).id
         job = client.train(dataset, epsilon=8.0)
         document = finished(service, job.id)
         assert document["status"] == "succeeded", document
