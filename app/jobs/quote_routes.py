@@ -19,7 +19,6 @@ from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.web import examples
 from app.web.answers import as_json
-from app.web.deps import Db, Pricing, RecordedHeads, ServiceSettings
 from app.web.operations import NOTHING, Operation
 from core import leaves
 from core.contracts.job_spec import JobSpec
@@ -37,8 +36,10 @@ async def priced(request: Request, work: Callable[[], T]) -> T:
     return await to_thread.run_sync(work, limiter=cast(CapacityLimiter, request.app.state.pricing_threads))
 
 
-async def get_admission(db: Db, pricing: Pricing, settings: ServiceSettings, heads: RecordedHeads) -> Admission:
-    return Admission(db, pricing, heads, Limits.of(settings))
+async def get_admission(request: Request) -> Admission:
+    """What admissions need, in one dependency: of five, each would take as long as the answer's JSON."""
+    state = request.app.state
+    return Admission(state.db, state.pricing, state.heads, Limits.of(state.settings))
 
 
 Admissions = Annotated[Admission, Depends(get_admission)]

@@ -13,6 +13,7 @@ Source: Dong, Roth & Su 2022, "Gaussian Differential Privacy", Corollary 1 and T
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from core.contracts.base import AccountantName
 from core.privacy import events
@@ -25,6 +26,8 @@ _RTOL = 1e-15  # relative tolerance of the roots: about four units in the last p
 # ε is rounded up by these. Measured against 60 digits, over μ from 1e-6 to 30 and δ from 1e-15 to 1e-2, its error is at
 # most 1.1e-15 up to μ = 1, where δ(ε) is the difference of two nearly equal terms, and 1e-14 of ε above.
 _RELATIVE_ERROR, _ABSOLUTE_ERROR = 1e-13, 3e-15
+# Roots that are kept: the plans of a service are few, and each POST asked for the same ones.
+_KEPT = 4096
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
@@ -59,6 +62,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     return math.exp(_log_delta(mu, epsilon)) if mu > 0.0 else 0.0
 
 
+@lru_cache(_KEPT)
 def epsilon_from_mu(mu: float, delta: float) -> float:
     """Computes the smallest ε for which a μ-GDP mechanism is (ε, δ)-DP, rounded up by the possible float error.
 
@@ -80,6 +84,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     return root * (1.0 + _RELATIVE_ERROR) + _ABSOLUTE_ERROR
 
 
+@lru_cache(_KEPT)
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Computes the largest μ for which every μ-GDP mechanism is (ε, δ)-DP, rounded down: epsilon_from_mu(μ, δ) ≤ ε.
 

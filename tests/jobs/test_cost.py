@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
 from app.db import engine
 from app.db.engine import Database
+from app.jobs import routes as jobs
 from app.jobs.show_routes import router as jobs_router
 from app.jobs.show_routes import show_job
 from app.keys import service as keys
@@ -22,6 +24,7 @@ from app.keys.recent import RecentKeys
 from app.main import ROUTERS, create_app
 from app.secrets import load_secret
 from app.settings import Settings
+from core.privacy import gdp
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 
@@ -111,6 +114,36 @@ def test_a_post_with_a_hold_makes_three_round_trips(
     assert len(trips) == len(TRIPS), "\n".join(trips)
     for trip, parts in zip(trips, TRIPS, strict=True):
         assert all(part in trip for part in parts), trip
+
+
+def test_a_plan_priced_before_solves_no_equation(api: Api, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its budget and the warnings about its scores are of the same numbers each time."""
+    dataset, solved, log_delta = add_dataset(db), [0], gdp._log_delta
+
+    def counted(mu: float, epsilon: float) -> float:
+        solved[0] += 1
+        return log_delta(mu, epsilon)
+
+    monkeypatch.setattr(gdp, "_log_delta", counted)
+    gdp.epsilon_from_mu.cache_clear()
+    gdp.mu_from_epsilon.cache_clear()
+    counts, spec = [], job_spec(dataset) | {"evaluation": {"on": "holdout", "noise_mu": 0.0011}}
+    for number in range(2):
+        headers = api.headers("admin", **{"Idempotency-Key": f"k{number}"})
+        answer = api.client.post("/v1/jobs", json=spec, headers=headers)
+        assert answer.status_code == 201, answer.text
+        counts.append(solved[0])
+    assert counts[0] > 0 and counts[1] == counts[0]
+
+
+def test_a_post_solves_few_dependencies() -> None:
+    """Each one costs the event loop as much as the answer's JSON: the key, its scheme, the admission."""
+    (post,) = [route for route in jobs.router.routes if isinstance(route, APIRoute) and route.endpoint is jobs.submit]
+
+    def count(dependant: Dependant) -> int:
+        return sum(1 + count(each) for each in dependant.dependencies)
+
+    assert count(post.dependant) == 3
 
 
 def test_a_poll_of_a_job_is_found_among_few_routes_and_solves_no_dependency() -> None:
