@@ -202,7 +202,7 @@ from typing import Any
 
 from scrimp.models import {names}
 from scrimp.rows import Pages
-from scrimp.wire import Part, Wire, given, in_path
+from scrimp.wire import {wire}
 '''
 CONSTANTS, WITH_IT = ["FINAL", "OF_AUC"], ["Kind", "MetricPoint", "Resource"]
 
@@ -242,7 +242,9 @@ def _lists(document: Schema) -> str:
     used = {each for text in methods.values() for found in text.values() for each in re.findall(r"\w+", found)}
     names = ", ".join(sorted(used & {*ANSWERS, "Kind"}))
     parts = [_part(part, calls) for part, calls in methods.items()]
-    return LISTS.format(names=names) + "".join(parts)
+    plain = any("given(" in text for calls in methods.values() for text in calls.values())
+    wire = ", ".join(["Part", "Wire", *(["given"] if plain else []), "in_path"])
+    return LISTS.format(names=names, wire=wire) + "".join(parts)
 
 
 def _part(part: str, methods: dict[str, str]) -> str:
