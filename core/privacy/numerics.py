@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -368,6 +369,7 @@ def _pass_overhead(spec: JobSpec, sizes: PublicSizes) -> int:
     return max(PASS_OVERHEAD, model.inputs(sizes.features) // SPARSE_ENTRIES)
 
 
+@lru_cache(1024)  # it tries thousands, and a service's plans are few
 def cheapest_rows(cap: int, rows: int, overhead: int, *, linear: bool) -> int:
     """Returns the P up to the cap with the least cost of a step's passes, empty rows and their overhead included.
 
