@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from scrimp.key_history import Covered, Trust, time_of
+from scrimp.key_history import Covered, Doubt, Doubted, Trust, time_of
 from scrimp.models import LedgerEntry
 from scrimp.recompute import is_signed_by
 from scrimp.transparency import ED25519, LOG, Key, Note, NotProven, begins_with
@@ -167,13 +167,11 @@ def checked(document: Json, public_key: bytes) -> Statement:
 def believed(document: Json, trust: Trust, notes: Sequence[Note] = ()) -> tuple[Statement, str]:
     """Verifies a statement's evidence under a key that the reader believes for it; returns that key too.
 
-    A witness's time says that the entries were there, not the terms beside them.
-
     Args:
         notes: checkpoints from elsewhere.
 
     Raises:
-        NotProven: what does not hold.
+        NotProven: what does not hold; Doubted: nothing tells whether it does.
     """
     try:
         ledgers = _ledgers_of(document)
@@ -188,9 +186,9 @@ def believed(document: Json, trust: Trust, notes: Sequence[Note] = ()) -> tuple[
         raise NotProven("the key did not sign the checkpoint")
     found = checked(document, raw[key])
     signed = None if found.terms is None else time_of(found.terms.signed_at)
-    problem = trust.problem(key, signed, covered(document, found), notes)
+    problem = trust.problem(key, signed, covered(document, found), notes, document.get("terms"))
     if problem is not None:
-        raise NotProven(problem)
+        raise (Doubted if isinstance(problem, Doubt) else NotProven)(problem)
     return found, key
 
 

@@ -11,8 +11,9 @@ import typer
 
 from scrimp.cli import show
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json, written
-from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
 from scrimp.errors import ScrimpError, UnexpectedAnswer
+from scrimp.key_history import Doubt
 from scrimp.models import SignedCertificate
 from scrimp.recompute import body_of
 from scrimp.signatures import problem_of
@@ -53,6 +54,7 @@ def verify(
         bool, typer.Option("--require-checkpoint", help="The job's charge must be in a signed checkpoint.")
     ] = False,
     witness: Witnesses = None,
+    dated: Dated = None,
     root: Root = None,
     history: HistoryFile = None,
     history_number: HistoryNumber = None,
@@ -68,10 +70,11 @@ def verify(
     """Check a certificate's signature and proofs, here. Exit code 0 only if the key that you trust signed it.
 
     Exit code 1 if something does not hold; 2 without --public-key: the document is intact, but anybody can sign one.
+    Also 2 if a revoked key signed it and nothing shows that it did before.
     `scrimp certificates recompute` recomputes its ε.
     """
     document = document_of(session, certificate)
-    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness, dated)
     try:
         trusted = trust.key_for(document)
     except NotProven as error:
@@ -87,14 +90,10 @@ def verify(
     )
     problem = problem_of(document, trusted, required)
     if trust.history is not None and trusted is not None and problem is None:
-        problem = trust.problem_with_certificate(trusted, body_of(document), required.notes)
-    _tell(
-        session,
-        FAILED if problem else DONE if trusted else USAGE,
-        problem,
-        trusted or document["public_key"],
-        trusted=trusted is not None,
-    )
+        problem = trust.problem_with_certificate(trusted, document, required.notes)
+    doubted = trusted is None or isinstance(problem, Doubt)
+    status = FAILED if problem and not isinstance(problem, Doubt) else USAGE if doubted else DONE
+    _tell(session, status, problem, trusted or document["public_key"], trusted=not doubted)
 
 
 def _tell(session: Session, status: int, problem: str | None, key: str, *, trusted: bool) -> None:
@@ -102,9 +101,9 @@ def _tell(session: Session, status: int, problem: str | None, key: str, *, trust
     told = {
         DONE: f"[green]✓[/] the signature holds (public key {key})",
         FAILED: f"[red]✗[/] {problem} (public key {key})",
-        USAGE: f"[yellow]![/] {UNCHECKED} (public key {key})",
+        USAGE: f"[yellow]![/] {problem or UNCHECKED} (public key {key})",
     }[status]
-    answer = {"valid": status == DONE, "intact": problem is None, "signer_checked": trusted, "public_key": key}
+    answer = {"valid": status == DONE, "intact": status != FAILED, "signer_checked": trusted, "public_key": key}
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if status:
         raise typer.Exit(status)

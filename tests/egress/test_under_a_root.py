@@ -20,6 +20,7 @@ from scrimp.key_history import EMPTY, History
 from scrimp.transparency import Key
 from scrimp.witness import Witness
 from tests.egress.conftest import World
+from tests.ledger.dates import date_of
 from tests.ledger.test_anchors import unheard
 from tests.ledger.test_attestations import OTHER
 from tests.ledger.test_key_history import HOUR, ROOT, kept
@@ -52,6 +53,13 @@ class Files:
         world.relay.run_once()
         self.egress = world.made(job, folder / "egress")
         self.statement, self.certificate = self.egress / "statement.json", self.egress / "certificate.json"
+        manifest, statement, certificate = (
+            json.loads(each.read_text()) for each in (self.egress / "manifest.json", self.statement, self.certificate)
+        )
+        envelopes, self.dates = [manifest, statement["terms"], certificate["envelope"]], list[str]()
+        for place in (1, 2, 3):
+            date = date_of(self.witness, scene.signing_key, envelopes, place, f"log{place}")
+            self.dates += ["--dated", str(written(folder, f"date{place}.json", date))]
 
     def history(self, start: timedelta = -HOUR, until: timedelta | None = None) -> History:
         known = EMPTY.rotated(self.key, self.at + start, self.at + start)
@@ -118,7 +126,8 @@ def test_a_key_that_the_root_never_named_is_not_believed(files: Files, read: Rea
 def test_a_revoked_key_needs_a_witness_of_before(files: Files, read: Read, tmp_path: Path) -> None:
     witness, now = ("--witness", str(files.witness.key)), datetime.now(UTC)
     for since, words, problem in (
-        (now + HOUR, witness, None),
+        (now + HOUR, (*witness, *files.dates), None),
+        (now + HOUR, witness, "nothing dates it"),
         (now + HOUR, (), "no witness that you trust"),
         (files.at - HOUR, witness, "no witness saw its checkpoint before"),
     ):
@@ -126,6 +135,7 @@ def test_a_revoked_key_needs_a_witness_of_before(files: Files, read: Read, tmp_p
         status, said = read(*kept(tmp_path, known), *words)
         assert (status == 0) == (problem is None), said
         assert problem is None or (problem in said and "a disk was stolen" in said)
+        assert status == 2 or problem != "nothing dates it"
 
 
 def test_a_witness_that_is_named_must_have_cosigned(files: Files, read: Read, tmp_path: Path) -> None:
