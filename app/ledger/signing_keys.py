@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import SigningKey
 from app.ledger.key_history import require_named
 from app.ledger.signer import CommandSigner, Signer, public_key
-from app.secrets import load_secret
+from app.secrets import SecretError, load_secret
 from app.settings import Settings
+from core.errors import Unavailable
 from core.ids import now
 
 
 def signing_key(settings: Settings) -> Signer:
     """What signs, in the process that holds the private key or may run the program that does.
+
+    Under a root it signs only while the root names it, which is asked at each signature.
 
     Raises:
         SecretError: as `load_secret`; or SCRIMP_SIGN_COMMAND has no public key; or the root does not name the key.
@@ -31,7 +35,26 @@ def signing_key(settings: Settings) -> Signer:
     else:
         key = Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
     require_named(settings, public_key(key))
-    return key
+    return key if settings.signing_history is None else _UnderRoot(settings, key)
+
+
+@dataclass(frozen=True)
+class _UnderRoot:
+    """Signs while the root's history, as its file says then, names the key for now."""
+
+    settings: Settings
+    key: Signer
+
+    def public_key(self) -> Ed25519PublicKey:
+        return self.key.public_key()
+
+    def sign(self, data: bytes) -> bytes:
+        """Raises Unavailable too: the root names this key no more, or its history cannot be read."""
+        try:
+            require_named(self.settings, public_key(self.key))
+        except SecretError as error:
+            raise Unavailable(error.message) from None
+        return self.key.sign(data)
 
 
 def publish(db: Database, signing_key: Signer) -> None:
