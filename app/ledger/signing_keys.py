@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from functools import partial
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.exc import IntegrityError
 
 from app.db.engine import Database
 from app.db.models import SigningKey
 from app.ledger.key_history import require_named
-from app.ledger.signer import CommandSigner, Signer, public_key
-from app.secrets import SecretError, load_secret
+from app.ledger.signer import CommandSigner, Signer, WhileNamed, public_key
+from app.secrets import load_secret
 from app.settings import Settings
-from core.errors import Unavailable
 from core.ids import now
 
 
@@ -35,26 +34,9 @@ def signing_key(settings: Settings) -> Signer:
     else:
         key = Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
     require_named(settings, public_key(key))
-    return key if settings.signing_history is None else _UnderRoot(settings, key)
-
-
-@dataclass(frozen=True)
-class _UnderRoot:
-    """Signs while the root's history, as its file says then, names the key for now."""
-
-    settings: Settings
-    key: Signer
-
-    def public_key(self) -> Ed25519PublicKey:
-        return self.key.public_key()
-
-    def sign(self, data: bytes) -> bytes:
-        """Raises Unavailable too: the root names this key no more, or its history cannot be read."""
-        try:
-            require_named(self.settings, public_key(self.key))
-        except SecretError as error:
-            raise Unavailable(error.message) from None
-        return self.key.sign(data)
+    if settings.signing_history is None:
+        return key
+    return WhileNamed(key, partial(require_named, settings, public_key(key)))
 
 
 def publish(db: Database, signing_key: Signer) -> None:

@@ -11,6 +11,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
@@ -77,7 +78,7 @@ class Relay:
         self.code_version = version("scrimp")
         self.next_sweep = self.next_survey = self.next_states = self.next_retention = 0.0
         self.published = self.signs = False
-        self.certificates = Round[tuple[int, str]](SIGNING_S)
+        self.certified = 0  # the outbox row of the certificate that was tried last; 0: the next is the first one
         self.ledgers, self.terms = Round[str](SIGNING_S), Round[str](SIGNING_S)
 
     def run_once(self) -> bool:
@@ -106,7 +107,7 @@ class Relay:
             self.next_retention = time.monotonic() + RETENTION_S
         if failed is not None:
             raise failed  # after the other work, which may not wait for it; the next pass comes later
-        return self.signs or self.certificates.goes_on
+        return self.signs or self.certified > 0
 
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
@@ -147,8 +148,7 @@ class Relay:
         if "notify" in topics:
             self._notify(wakeups.due(self.db, NOTIFICATIONS))
         failed: Exception | None = None
-        waiting = self._due("certificate", CERTIFICATES) if "certificate" in topics else []
-        for row_id, job_id in self.certificates.over(waiting):
+        for row_id, job_id in self._uncertified() if "certificate" in topics else ():
             try:
                 self._certify(row_id, job_id)
             except Unavailable as error:
@@ -160,10 +160,25 @@ class Relay:
             self._discard(row_id, job_id)
         return failed
 
-    def _due(self, topic: str, limit: int) -> list[tuple[int, str]]:
-        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(Outbox.id).limit(limit)
+    def _due(self, topic: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
+        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic, Outbox.id > after)
         with self.db.read() as session:
-            return [(row.id, row.job_id) for row in session.execute(rows)]
+            return [(row.id, row.job_id) for row in session.execute(rows.order_by(Outbox.id).limit(limit))]
+
+    def _uncertified(self) -> Iterator[tuple[int, str]]:
+        """Certificates to issue, for a bounded time; at least one.
+
+        It goes on where the last call ended, and begins again after the last one: what fails, however much it is, is
+        tried again after all others.
+        """
+        ends = time.monotonic() + SIGNING_S
+        while waiting := self._due("certificate", CERTIFICATES, self.certified):
+            for row_id, job_id in waiting:
+                self.certified = row_id
+                yield row_id, job_id
+                if time.monotonic() >= ends:
+                    return
+        self.certified = 0
 
     def _notify(self, due: list[WakeUp]) -> None:
         """Sends wake-ups of jobs, then notes the sent ones, even if the broker fails half-way."""
