@@ -44,6 +44,15 @@ class Inclusion:
         return includes(self.entry - 1, self.note.size, leaf_of(digest), self.path, self.note.root)
 
 
+def digest_of(envelope: Json) -> str:
+    """The digest of an envelope's first signature, whoever made it. Raises NotProven if it is no envelope."""
+    try:
+        signature = base64.b64decode(envelope["signatures"][0]["sig"], validate=True)
+        return hashlib.sha256(signature + base64.b64decode(envelope["payload"], validate=True)).hexdigest()
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise NotProven("this holds no signed envelope") from None
+
+
 def digests_of(envelope: Json, public_key: str) -> list[str]:
     """The digests of an envelope: of each signature of this key, base64, that is over it."""
     raw, payload = base64.b64decode(public_key, validate=True), base64.b64decode(envelope["payload"], validate=True)

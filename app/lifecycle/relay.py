@@ -31,7 +31,7 @@ from app.ledger.checks import check_next
 from app.ledger.evidence import members_of
 from app.ledger.signer import Signer
 from app.ledger.signing_keys import publish, signing_key
-from app.ledger.transparency import checkpoints
+from app.ledger.transparency import checkpoints, dates
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.witnesses import configured
 from app.lifecycle import mark_survey, saved, spool, wakeups
@@ -58,7 +58,11 @@ JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SIGNING_S = 5.0  # of certificates, of checkpoints and of terms in one pass: then wake-ups come between
 SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
-DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
+DUE = union_all(
+    select(Outbox.topic).distinct(),
+    select(literal("predict")).where(predictions.UNNOTIFIED.exists()),
+    select(literal("date")).where(dates.UNBATCHED.exists()),
+)
 # What a sweep can be about. An idle service has neither: one statement in place of ten. The statuses stand in its text:
 # as parameters of a prepared statement PostgreSQL plans for any status, and reads a million finished jobs each time.
 OPEN: BindParameter[str] = bindparam("open", ("queued", *ACTIVE), expanding=True, literal_execute=True)
@@ -97,7 +101,7 @@ class Relay:
             self.next_sweep = time.monotonic() + self.settings.sweep_s
             self.signs = True
         if self.signs:
-            self.signs = self._sign_checkpoints()
+            self.signs = self._sign_checkpoints("date" in due)
         if time.monotonic() >= self.next_states:
             self.next_states = time.monotonic() + STATES_S
             saved.drop_ended(self.db, self.objects)
@@ -192,8 +196,9 @@ class Relay:
             if sent:
                 wakeups.note(self.db, sent)
 
-    def _sign_checkpoints(self) -> bool:
-        """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once.
+    def _sign_checkpoints(self, undated: bool) -> bool:
+        """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once. Signs
+        the logs of what was signed, if any of it is in none.
 
         Returns True if the time was over before the last one.
         """
@@ -203,6 +208,8 @@ class Relay:
                 self.db, self.heads, self.signing_key, announce_checkpoint, self.ledgers.over
             )
             terms.sign_due(self.db, self.signing_key, self.terms.over)
+            if undated:
+                dates.sign_due(self.db, self.signing_key)
         except Unavailable as error:  # other work goes on while a signing program or a bucket is away
             logger.error("no checkpoint is signed: %s", error.message)
             return False
@@ -309,6 +316,8 @@ def main() -> None:
     if witnesses:
         send = partial(checkpoints.witness_due, db, Heads.of(settings), witnesses, set(), {})
         others.append(in_thread("witnesses", send, stop, WITNESS_S))
+        date = partial(dates.witness_due, db, witnesses, set(), Round[str](SIGNING_S).over)
+        others.append(in_thread("dates", date, stop, WITNESS_S))
     relay = Relay(db, settings, signing_key(settings), CeleryNotifier(settings))
     others.append(in_thread("egresses", relay.let_out, stop, EGRESS_S, Changes(db)))
     relay.run(stop)

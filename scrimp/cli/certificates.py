@@ -12,12 +12,13 @@ import typer
 from scrimp.cli import show
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json, written
 from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
+from scrimp.dated import digest_of
 from scrimp.errors import ScrimpError, UnexpectedAnswer
 from scrimp.key_history import Doubt
 from scrimp.models import SignedCertificate
 from scrimp.recompute import body_of
 from scrimp.signatures import problem_of
-from scrimp.transparency import NotProven, Required
+from scrimp.transparency import Note, NotProven, Required
 
 app = typer.Typer(no_args_is_help=True)
 UNCHECKED = "intact; signer not checked: give --public-key, from the service's owner"
@@ -107,6 +108,32 @@ def _tell(session: Session, status: int, problem: str | None, key: str, *, trust
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if status:
         raise typer.Exit(status)
+
+
+@command(app, "date")
+def date(
+    session: Session,
+    signed: Annotated[
+        str,
+        typer.Argument(help="A job's id, or a file: a certificate, an envelope, a statement, an egress's manifest."),
+    ],
+    to: Annotated[Path, typer.Option(help="Write the proof to this file: what --dated takes.")],
+) -> None:
+    """Fetch the proof that the service's witnesses saw a signature: for the day on which its key is revoked.
+
+    Keep it beside what was signed. Exit code 1 if no log has the signature, or has it in a moment.
+    """
+    path = Path(signed)
+    document = read_json(path) if path.is_file() else document_of(session, signed)
+    envelope = document if "payload" in document else document.get("envelope") or document.get("terms") or {}
+    try:
+        found = session.client.signature_date(digest_of(envelope))
+    except NotProven as error:
+        raise typer.BadParameter(f"{signed}: {error}") from None
+    written(to, (json.dumps(found.model_dump(mode="json"), indent=1) + "\n").encode())
+    seen = len(Note.parse(found.checkpoint).signatures) - 1
+    said = f"{to}: {seen} cosignatures" + ("" if seen else "; no witness has seen it yet: ask again later")
+    session.result(found, lambda: session.console.print(said, soft_wrap=True, highlight=False))
 
 
 @command(app, "recompute")

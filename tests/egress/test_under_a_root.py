@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 from app.db.models import LedgerCheckpoint
 from app.ledger.signer import public_key
-from app.ledger.transparency import checkpoints
+from app.ledger.transparency import checkpoints, dates
+from app.ledger.transparency.notes import WitnessKey
 from scrimp.cli import app
+from scrimp.dated import digest_of
 from scrimp.key_history import EMPTY, History
 from scrimp.transparency import Key
 from scrimp.witness import Witness
 from tests.egress.conftest import World
-from tests.ledger.dates import date_of
 from tests.ledger.test_anchors import unheard
 from tests.ledger.test_attestations import OTHER
 from tests.ledger.test_key_history import HOUR, ROOT, kept
@@ -28,6 +29,18 @@ from tests.ledger.test_required import written
 from tests.node import by_node, needs_node
 
 Read = Callable[..., tuple[int, str]]
+
+
+class WitnessOf:
+    """A witness as the relay asks it, without its server."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness, self.notes = witness, list[str]()
+        self.key = WitnessKey.parse(str(witness.key))
+
+    def send(self, note: str, _proof: object) -> str:
+        self.notes.append(note)
+        return self.witness.add(f"old 0\n\n{note}")
 
 
 class Files:
@@ -53,13 +66,20 @@ class Files:
         world.relay.run_once()
         self.egress = world.made(job, folder / "egress")
         self.statement, self.certificate = self.egress / "statement.json", self.egress / "certificate.json"
-        manifest, statement, certificate = (
-            json.loads(each.read_text()) for each in (self.egress / "manifest.json", self.statement, self.certificate)
-        )
-        envelopes, self.dates = [manifest, statement["terms"], certificate["envelope"]], list[str]()
-        for place in (1, 2, 3):
-            date = date_of(self.witness, scene.signing_key, envelopes, place, f"log{place}")
-            self.dates += ["--dated", str(written(folder, f"date{place}.json", date))]
+        world.relay.next_sweep = 0.0
+        world.relay.run_once()
+        sent = WitnessOf(self.witness)
+        assert dates.witness_due(world.db, [sent], set(), iter) == len(sent.notes) > 0  # type: ignore[list-item]
+        self.dates = list[str]()
+        for envelope in (
+            json.loads((self.egress / "manifest.json").read_text()),
+            json.loads(self.statement.read_text())["terms"],
+            json.loads(self.certificate.read_text())["envelope"],
+        ):
+            with world.db.read() as session:
+                date = dates.date_of(session, digest_of(envelope))
+            path = written(folder, f"date{len(self.dates)}.json", date.model_dump(mode="json"))
+            self.dates += ["--dated", str(path)]
 
     def history(self, start: timedelta = -HOUR, until: timedelta | None = None) -> History:
         known = EMPTY.rotated(self.key, self.at + start, self.at + start)

@@ -15,12 +15,15 @@ from fastapi.testclient import TestClient
 from app.db.engine import Database
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish, signing_key
+from app.ledger.transparency import dates
+from app.ledger.transparency.attestations import about, seal
 from app.ledger.transparency.signatures import holds, sign
 from app.lifecycle.relay import Relay
 from app.main import create_app
 from app.secrets import SecretError
 from app.settings import Settings
 from core.errors import Unavailable
+from scrimp.dated import Inclusion, digest_of
 from scrimp.key_history import EMPTY, History, opened, sealed
 from tests.conftest import Api
 from tests.ledger.test_certificates import KEY
@@ -129,6 +132,22 @@ def test_a_relay_that_runs_on_signs_no_more_once_the_root_says_so(
     (settings.home / "history.json").unlink()
     with pytest.raises(Unavailable, match="SCRIMP_SIGNING_HISTORY cannot be read"):
         sign({"of": "a test"}, key)
+
+
+def test_any_key_asks_when_something_was_signed(api: Api, db: Database) -> None:
+    headers, envelope = api.headers("analyst"), seal(about({"file": "ab" * 32}, "a type", 1), KEY)
+    with db.write() as session:
+        dates.keep(session, envelope)
+    digest = digest_of(envelope.model_dump(mode="json", by_alias=True))
+    path = f"/v1/signatures/{digest}"
+    assert api.client.get(path).status_code == 401
+    pending = api.client.get(path, headers=headers)
+    assert pending.status_code == 409 and pending.json()["type"] == "/problems/head-pending"
+    assert dates.sign_due(db, KEY) == 1
+    answer = api.client.get(path, headers=headers)
+    assert answer.status_code == 200 and Inclusion.of(answer.json()).has(digest)
+    assert api.client.get(f"/v1/signatures/{'0' * 64}", headers=headers).status_code == 404
+    assert api.client.get("/v1/signatures/x", headers=headers).status_code == 422
 
 
 def test_any_key_reads_the_root_s_history(settings: Settings, api: Api) -> None:
