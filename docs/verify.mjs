@@ -30,7 +30,8 @@
 // and the tree over its entries are checked, and since version 3 the terms: governance and grants, which are printed.
 //
 // Exit status: 0 if all holds and the given key signed it; 1 if something does not hold; 2 if the input cannot be read, or
-// if no key was given: the document is then intact, but anybody can sign one; or if nothing dates what a revoked key signed.
+// if no key was given: the document is then intact, but anybody can sign one; or if nothing dates what a revoked key signed, or
+// if a statement's ledger goes on from one that is not stated.
 import { createHash, createPublicKey, verify } from "node:crypto";
 import { closeSync, lstatSync, openSync, readdirSync, readFileSync, readSync, statSync } from "node:fs";
 import { basename, join, sep } from "node:path";
@@ -529,6 +530,10 @@ function togetherHold(sums) {
   need(new Set(stay.map(({ terms }) => terms)).size === 1, "the ledgers have different filters, orders or δ: they are not of one data set");
   const within = ({ delta, whole }) => (delta + stay[0].delta) * (1 - 1e-9) <= (whole ?? 0);
   need(moved.every(within), "the δ's of two filters are more than the cap's: they are not of one data set");
+  const reached = new Set(sums.map(({ movedTo }) => movedTo));
+  for (const { id } of sums.filter(({ id, whole, filter }) => whole != null && filter === "rdp" && !reached.has(id))) {
+    doubts.push(`${id} goes on from a ledger that is not stated: nothing shows that it took over all that was spent there. Ask for the statement of the data set, or of the block`);
+  }
 }
 
 // Since version 3 a statement has signed terms: of this data set, with these ledgers, which begin with these entries.

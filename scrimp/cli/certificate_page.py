@@ -10,7 +10,7 @@ import typer
 
 from scrimp.cli.certificates import document_of
 from scrimp.cli.session import Session, written
-from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of, trusted_key
 from scrimp.errors import ScrimpError, Undecided
 from scrimp.key_history import Doubt
 from scrimp.signatures import problem_of
@@ -57,7 +57,7 @@ def page(
         refusal = Undecided if isinstance(problem, Doubt) else ScrimpError
         raise refusal(f"{certificate}: {problem}; no page was written")
     try:
-        signer = certificate_page.Signer(key, trusted is not None)
+        signer = certificate_page.Signer(key, trusted is not None, trusted_key(root))
         content = certificate_page.page(body_of(document), signer, _facts(facts))
     except (KeyError, TypeError, ValueError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None

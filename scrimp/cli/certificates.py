@@ -13,7 +13,7 @@ from scrimp.cli import show
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json, written
 from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
 from scrimp.dated import digest_of
-from scrimp.errors import ScrimpError, UnexpectedAnswer
+from scrimp.errors import ScrimpError, Undecided, UnexpectedAnswer
 from scrimp.key_history import Doubt
 from scrimp.models import SignedCertificate
 from scrimp.recompute import body_of
@@ -143,6 +143,11 @@ def recompute_(
     public_key: Annotated[
         str | None, typer.Option(help="The key that you trust: base64, or a file with it. Checks the signature too.")
     ] = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
+    dated: Dated = None,
 ) -> None:
     """Recompute a certificate's ε here, from the certificate alone. Exit code 1 if it does not hold.
 
@@ -151,9 +156,17 @@ def recompute_(
     """
     from scrimp.recompute import recompute
 
-    status = recompute(document_of(session, certificate), public_key, certificate)
+    document = document_of(session, certificate)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness, dated)
+    try:
+        trusted = trust.key_for(document)
+    except NotProven as error:
+        raise ScrimpError(f"{certificate}: {error}") from None
+    status = recompute(document, trusted, certificate)
     if status:
         raise typer.Exit(status)
+    if trusted is not None and (problem := trust.problem_with_certificate(trusted, document)) is not None:
+        raise (Undecided if isinstance(problem, Doubt) else ScrimpError)(f"{certificate}: {problem}")
 
 
 @command(app, "explain")

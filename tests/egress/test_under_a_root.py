@@ -24,7 +24,7 @@ from scrimp.witness import Witness
 from tests.egress.conftest import World
 from tests.ledger.test_anchors import unheard
 from tests.ledger.test_attestations import OTHER
-from tests.ledger.test_key_history import HOUR, ROOT, kept
+from tests.ledger.test_key_history import HOUR, ROOT, ROOT_KEY, kept
 from tests.ledger.test_required import written
 from tests.node import by_node, needs_node
 
@@ -103,6 +103,7 @@ def node(*words: object) -> tuple[int, str]:
 
 READERS: dict[str, Callable[[Files], tuple[Callable[..., tuple[int, str]], tuple[Any, ...]]]] = {
     "certificate": lambda files: (command, ("certificates", "verify", files.certificate)),
+    "recompute": lambda files: (command, ("certificates", "recompute", files.certificate)),
     "statement": lambda files: (command, ("ledger", "statement", files.statement)),
     "egress": lambda files: (command, ("verify-egress", files.egress)),
     "dpia": lambda files: (command, ("dpia", files.egress)),
@@ -182,6 +183,32 @@ def test_the_options_go_together(files: Files, read: Read, tmp_path: Path) -> No
         kept(tmp_path, EMPTY),
     ):
         assert read(*words)[0] == 2, words
+
+
+def test_a_page_prints_the_root_s_command(files: Files, tmp_path: Path) -> None:
+    """Whoever reads it has the root's key, and is to need no other."""
+    words = ("certificates", "page", files.certificate, "--html", tmp_path / "page.html")
+    assert command(*words, *kept(tmp_path, files.history()))[0] == 0
+    shown = (tmp_path / "page.html").read_text()
+    assert f"scrimp audit-bundle certificate.json --root {ROOT_KEY} --history history.json" in shown
+    assert "--public-key" not in shown and "root key" in shown
+    assert command(*words, "--public-key", files.key)[0] == 0
+    shown = (tmp_path / "page.html").read_text()
+    assert f"--public-key {files.key}" in shown and "--root" not in shown
+
+
+def test_an_attack_is_on_what_the_root_believes(files: Files, tmp_path: Path) -> None:
+    known, rows = files.history(-2 * HOUR), ("--train", tmp_path / "a.csv", "--holdout", tmp_path / "b.csv")
+    words = ("attack-report", files.egress, *rows, "--to", tmp_path / "report", "--python", tmp_path / "none")
+    revoked = known.revoked(files.key, datetime.now(UTC) + HOUR, datetime.now(UTC), "a disk was stolen")
+    strange = EMPTY.rotated(OTHER, files.at - HOUR, files.at - HOUR)
+    witness = ("--witness", str(files.witness.key))
+    assert command(*words, *kept(tmp_path, strange))[0] == 1
+    status, said = command(*words, *kept(tmp_path, revoked), *witness)
+    assert status == 2 and "nothing dates it" in said
+    for history, more in ((known, ()), (revoked, (*witness, *files.dates))):
+        status, said = command(*words, *kept(tmp_path, history), *more)
+        assert status == 1 and "does not hold" not in said, "it comes to the rows, which are not there"
 
 
 @needs_node
