@@ -19,7 +19,10 @@ from core import leaves
 from core.contracts.base import Document
 from core.errors import Unavailable
 
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[
+    str,
+    Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the signature's bytes and of the payload, in hexadecimal."),
+]
 router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
 
 
