@@ -55,7 +55,7 @@ from app.ledger.certified import (
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
 from app.ledger.signer import Signer, public_key, sign_and_store
-from app.ledger.transparency import attestations, checkpoints, dates, notes, signatures
+from app.ledger.transparency import attestations, checkpoints, notes, signatures
 from core.contracts.base import WITHIN_A_JOB, AccountantName
 from core.contracts.blocks import ALL
 from core.contracts.events import EventType
@@ -157,7 +157,7 @@ class _Unsigned:
             )
         )
         session.flush()
-        dates.keep(session, signed.envelope)
+        attestations.keep(session, attestations.Envelope.model_validate(signed.envelope))
         self.announce(session)
         return True
 

@@ -23,7 +23,7 @@ from app.db.models import Account, Dataset, DatasetTerms, Grant, LedgerEntry
 from app.ledger import repository
 from app.ledger.blocks import family_of, label_of
 from app.ledger.signer import Signer, sign_and_store
-from app.ledger.transparency import attestations, dates
+from app.ledger.transparency import attestations
 from core.contracts.base import Document, Unit
 from core.contracts.governance import Governance, Permit, Purpose
 from core.errors import TransientError
@@ -159,7 +159,7 @@ class _Unsigned:
         if _state(session, signed.dataset_id) != self.state:
             return False
         session.merge(signed)
-        dates.keep(session, attestations.Envelope.model_validate_json(signed.envelope))
+        attestations.keep(session, attestations.Envelope.model_validate_json(signed.envelope))
         return True
 
 

@@ -17,7 +17,7 @@ from app.db.engine import Database
 from app.db.models import DatasetTerms, SignedBatch, SignedDigest
 from app.ledger import signing_keys, terms
 from app.ledger.transparency import dates, notes
-from app.ledger.transparency.attestations import about, seal
+from app.ledger.transparency.attestations import about, keep, seal
 from app.ledger.transparency.witnesses import Away, Contradiction
 from core.errors import Conflict, NotFound
 from scrimp.dated import Inclusion, cosigned_at, digest_of
@@ -69,7 +69,7 @@ def filled(db: Database, count: int) -> list[dict[str, Any]]:
     made = [seal(about({"file": f"{each:064x}"}, "a type", each), KEY) for each in range(count)]
     with db.write() as session:
         for each in made:
-            dates.keep(session, each)
+            keep(session, each)
     return [each.model_dump(mode="json", by_alias=True) for each in made]
 
 

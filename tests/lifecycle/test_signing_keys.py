@@ -16,7 +16,7 @@ from app.db.engine import Database
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency import dates
-from app.ledger.transparency.attestations import about, seal
+from app.ledger.transparency.attestations import about, keep, seal
 from app.ledger.transparency.signatures import holds, sign
 from app.lifecycle.relay import Relay
 from app.main import create_app
@@ -137,7 +137,7 @@ def test_a_relay_that_runs_on_signs_no_more_once_the_root_says_so(
 def test_any_key_asks_when_something_was_signed(api: Api, db: Database) -> None:
     headers, envelope = api.headers("analyst"), seal(about({"file": "ab" * 32}, "a type", 1), KEY)
     with db.write() as session:
-        dates.keep(session, envelope)
+        keep(session, envelope)
     digest = digest_of(envelope.model_dump(mode="json", by_alias=True))
     path = f"/v1/signatures/{digest}"
     assert api.client.get(path).status_code == 401

@@ -10,7 +10,6 @@ too: nobody can write it down before they have the key.
 from __future__ import annotations
 
 import base64
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,9 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.db.engine import Database
-from app.db.models import SignedBatch, SignedDigest, table_of
-from app.db.upsert import insert_into
+from app.db.models import SignedBatch, SignedDigest
 from app.ledger.signer import Signer, sign_and_store
 from app.ledger.transparency import notes
-from app.ledger.transparency.attestations import Envelope, Signature
 from app.ledger.transparency.merkle import TILE, Tree
 from app.ledger.transparency.witnesses import Away, Contradiction, Witness
 from core.contracts.base import Document
@@ -46,16 +43,6 @@ class SignatureDate(Document):
     checkpoint: str
     entry: int
     path: tuple[str, ...]
-
-
-def keep(session: Session, envelope: object) -> None:
-    """Keeps the digests of an envelope that was signed; in the transaction that stores it."""
-    signed = envelope if isinstance(envelope, Envelope) else Envelope.model_validate(envelope)
-    payload = base64.b64decode(signed.payload)
-    for each in signed.signatures:
-        signature = base64.b64decode(Signature.model_validate(each).sig)
-        row = {"digest": hashlib.sha256(signature + payload).hexdigest()}
-        session.execute(insert_into(session, table_of(SignedDigest)).values(row).on_conflict_do_nothing())
 
 
 @dataclass(frozen=True)
