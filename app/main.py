@@ -41,6 +41,7 @@ from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.sign_in import router as sign_in_router
+from app.dashboard.signing_keys import router as signing_keys_page_router
 from app.dashboard.single_sign_on import router as single_sign_on_router
 from app.dashboard.statement import router as statement_page_router
 from app.dashboard.stream import router as change_stream_router
@@ -155,6 +156,7 @@ ROUTERS = (
     worker_pages_router,
     usage_page_router,
     key_pages_router,
+    signing_keys_page_router,
     audit_page_router,
     manage_pages_router,
     budget_pages_router,

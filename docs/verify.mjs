@@ -4,7 +4,7 @@
 //                   [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
 //   node verify.mjs EGRESS --public-key KEY [--public-key KEY ...] [--job ID] [--recipient NAME] [--since TIME]
 //                   [--checkpoint FILE ...] [--witness KEY ...]
-//   node verify.mjs CERTIFICATE|EGRESS|STATEMENT --root KEY --history FILE [--history-number N] ...
+//   node verify.mjs CERTIFICATE|EGRESS|STATEMENT --root KEY --history FILE [--history-number N] [--dated FILE ...] ...
 //
 // CERTIFICATE: the document of GET /v1/jobs/{id}/certificate, or its envelope alone. KEY: the service's public key, base64
 // of 32 bytes, as its owner gave it to you; never one that came with the certificate. FILEs: what the job delivered. Each
@@ -18,7 +18,8 @@
 // place of the certificate's. --proof FILE: what leads to it, as `scrimp ledger proof` prints it.
 //
 // --root KEY, --history FILE, in place of --public-key: the service's signing keys as its root signed them. The signer's key must be
-// there, at the time of what it signed. A revoked key may have signed any date: a --witness must have cosigned the checkpoints before.
+// there, at the time of what it signed. A revoked key may have signed any date: a --witness must have cosigned the checkpoints before, and
+// --dated FILE must prove that it saw the signature before (scrimp certificates date); one for each document. Without: exit status 2.
 // --history-number N: you know history N; an older one is refused, for it may lack a revocation.
 //
 // EGRESS: the folder that `scrimp egress` writes. What `scrimp verify-egress` checks of it is checked: the manifest's signature,
@@ -29,7 +30,8 @@
 // and the tree over its entries are checked, and since version 3 the terms: governance and grants, which are printed.
 //
 // Exit status: 0 if all holds and the given key signed it; 1 if something does not hold; 2 if the input cannot be read, or
-// if no key was given: the document is then intact, but anybody can sign one.
+// if no key was given: the document is then intact, but anybody can sign one; or if nothing dates what a revoked key signed, or
+// if a statement's ledger goes on from one that is not stated.
 import { createHash, createPublicKey, verify } from "node:crypto";
 import { closeSync, lstatSync, openSync, readdirSync, readFileSync, readSync, statSync } from "node:fs";
 import { basename, join, sep } from "node:path";
@@ -53,13 +55,13 @@ const USAGE = `usage: node verify.mjs CERTIFICATE --public-key KEY [--require-ch
        [--checkpoint FILE ...] [--proof FILE ...] [FILE ...]
        node verify.mjs EGRESS --public-key KEY ... [--job ID] [--recipient NAME] [--since TIME] [--checkpoint FILE ...]
        [--witness KEY ...]
-       node verify.mjs CERTIFICATE|EGRESS|STATEMENT --root KEY --history FILE [--history-number N] ...`;
+       node verify.mjs CERTIFICATE|EGRESS|STATEMENT --root KEY --history FILE [--history-number N] [--dated FILE ...] ...`;
 const ONE = ["--job", "--recipient", "--since"];
 const ROOT = ["--root", "--history", "--history-number"];
 const HISTORY_TYPE = "application/vnd.scrimp.signing-keys+json";
 
 function options() {
-  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], "--job": [], "--recipient": [], "--since": [], "--root": [], "--history": [], "--history-number": [], required: false, files: [] };
+  const found = { "--public-key": [], "--witness": [], "--checkpoint": [], "--proof": [], "--job": [], "--recipient": [], "--since": [], "--root": [], "--history": [], "--history-number": [], "--dated": [], required: false, files: [] };
   for (let words = process.argv.slice(2); words.length; words = words.slice(1)) {
     if (words[0] === "--require-checkpoint") found.required = true;
     else if (words[0] in found && words[0].startsWith("--")) {
@@ -92,7 +94,7 @@ function read() {
     notes: found["--checkpoint"].map((each) => noteOf(readFileSync(each, "utf8"))),
     proofs: found["--proof"].map((each) => JSON.parse(readFileSync(each, "utf8"))),
   };
-  return { envelope, files, shown, named, key: keyOf(raw), raw, trusted, wanted, trust: { periods, witnesses: wanted.witnesses } };
+  return { envelope, files, shown, named, key: keyOf(raw), raw, trusted, wanted, trust: { periods, witnesses: wanted.witnesses, dates: datesOf(found) } };
 }
 
 // The signing keys that the root named, each with its times; undefined if the reader names no root.
@@ -115,7 +117,7 @@ function trustOf(wanted) {
   const periods = historyOf(wanted);
   const keys = periods?.map((each) => each.public_key) ?? wanted["--public-key"];
   if (keys.some((each) => Buffer.from(each, "base64").length !== 32)) stop(2, "the public key is not 32 bytes in base64");
-  return { keys, periods, witnesses: wanted["--witness"].map(witnessOf) };
+  return { keys, periods, witnesses: wanted["--witness"].map(witnessOf), dates: datesOf(wanted) };
 }
 
 // The key of a history that a certificate names, or that signed an envelope.
@@ -137,9 +139,22 @@ function seenAt({ origin, entries, own }, witnesses, notes) {
   return Math.min(...known.flatMap((note) => witnesses.flatMap((witness) => cosignedAt(witness, note))));
 }
 
-// Why a key is not believed for what it signed about these ledgers: each with its entries, its own checkpoint, and the time of the
-// last entry, if that came with it.
-function trustFaults({ periods, witnesses }, publicKey, signed, ledgers, notes) {
+// The proofs of when something was signed.
+const datesOf = ({ "--dated": files }) => files.map((each) => JSON.parse(readFileSync(each, "utf8"))).map(({ checkpoint, entry, path }) => ({ note: noteOf(checkpoint), entry, path }));
+
+// When a witness first cosigned a checkpoint with an envelope's signature, in milliseconds since 1970; Infinity: no proof says.
+function datedAt({ payload, payloadType, signatures }, publicKey, dates, witnesses) {
+  const own = signatures.filter((each) => signedBy({ payload, payloadType, signatures: [each] }, keyOf(Buffer.from(publicKey, "base64"))));
+  const digests = own.map(({ sig }) => sha256(Buffer.from(sig, "base64"), Buffer.from(payload, "base64")).toString("hex"));
+  const proven = dates.filter(({ note, entry, path }) => digests.some((digest) => includes(entry, digest, path, note)));
+  return Math.min(...proven.flatMap(({ note }) => witnesses.flatMap((witness) => cosignedAt(witness, note))));
+}
+
+const doubts = []; // what nothing at hand shows or refutes: exit status 2
+
+// Why a key is not believed for what it signed, an envelope about these ledgers: each with its entries, its own checkpoint, and the
+// time of the last entry, if that came with it. `what` it is, for a doubt.
+function trustFaults({ periods, witnesses, dates }, publicKey, signed, ledgers, notes, envelope, what = "") {
   for (const witness of witnesses) {
     const unseen = ledgers.find((each) => seenAt(each, [witness], notes) === Infinity);
     if (unseen) return [`${witness.name} did not cosign the checkpoint of ${unseen.entries} entries of ${unseen.origin}`];
@@ -155,14 +170,22 @@ function trustFaults({ periods, witnesses }, publicKey, signed, ledgers, notes) 
   const revoked = `its key is revoked from ${period.revoked_from} on (${period.reason})`;
   const seen = Math.max(...ledgers.map((each) => seenAt(each, witnesses, notes)));
   if (!ledgers.length || seen === Infinity) return [`${revoked}, and no witness that you trust says when its checkpoint was there`];
-  return seen < timeOf(period.revoked_from) ? [] : [`${revoked}, and no witness saw its checkpoint before that`];
+  if (!(seen < timeOf(period.revoked_from))) return [`${revoked}, and no witness saw its checkpoint before that`];
+  if (!(envelope != null && datedAt(envelope, publicKey, dates, witnesses) < timeOf(period.revoked_from))) {
+    doubts.push(`${what}signed by a revoked key (from ${period.revoked_from} on: ${period.reason}); nothing dates it (--dated): whoever has the key can sign this too`);
+  }
+  return [];
+}
+
+function tellDoubts() {
+  for (const each of doubts) console.log(`DOUBT      ${each}`);
 }
 
 // The same of a certificate's key.
-function certificateTrust(trust, publicKey, { dataset, issued_at, ledger }, notes) {
+function certificateTrust(trust, publicKey, { dataset, issued_at, ledger }, notes, envelope, what) {
   const ledgers = Array.isArray(ledger) ? ledger : [{ dataset: dataset.id, ...ledger }];
   const covered = ledgers.map((each) => ({ origin: `${LOG}/${each.dataset ?? dataset.id}`, entries: each.entry_seq, own: each.checkpoint }));
-  return trustFaults(trust, publicKey, issued_at, covered, notes);
+  return trustFaults(trust, publicKey, issued_at, covered, notes, envelope, what);
 }
 
 const coveredBy = (ledgers) =>
@@ -507,6 +530,10 @@ function togetherHold(sums) {
   need(new Set(stay.map(({ terms }) => terms)).size === 1, "the ledgers have different filters, orders or δ: they are not of one data set");
   const within = ({ delta, whole }) => (delta + stay[0].delta) * (1 - 1e-9) <= (whole ?? 0);
   need(moved.every(within), "the δ's of two filters are more than the cap's: they are not of one data set");
+  const reached = new Set(sums.map(({ movedTo }) => movedTo));
+  for (const { id } of sums.filter(({ id, whole, filter }) => whole != null && filter === "rdp" && !reached.has(id))) {
+    doubts.push(`${id} goes on from a ledger that is not stated: nothing shows that it took over all that was spent there. Ask for the statement of the data set, or of the block`);
+  }
 }
 
 // Since version 3 a statement has signed terms: of this data set, with these ledgers, which begin with these entries.
@@ -552,6 +579,8 @@ function statement(path, wanted) {
     const stated = statementFaults(text, serviceOf(named));
     const [otherwise] = statementTrust(trust, named, stated, []);
     need(otherwise === undefined, otherwise);
+    tellDoubts();
+    process.exitCode = doubts.length ? 2 : 0;
   } catch (error) {
     console.log(`FAULT      ${error.message}`);
     process.exitCode = 1;
@@ -559,7 +588,7 @@ function statement(path, wanted) {
 }
 
 const serviceOf = (publicKey) => ({ name: LOG, kind: LOG_KEY, raw: Buffer.from(publicKey, "base64") });
-const statementTrust = (trust, publicKey, { ledgers, signed }, notes) => trustFaults(trust, publicKey, signed, coveredBy(ledgers), notes);
+const statementTrust = (trust, publicKey, { ledgers, signed, terms }, notes, what) => trustFaults(trust, publicKey, signed, coveredBy(ledgers), notes, terms, what);
 
 // What a budget in the filter's units is worth at δ.
 function worthOf(filter, order, delta, amount) {
@@ -624,7 +653,7 @@ function statementFaults(text, service) {
   const [otherwise] = termsFaults(document, keyOf(service.raw));
   need(otherwise === undefined, otherwise);
   const signed = document.version < 3 ? undefined : JSON.parse(Buffer.from(document.terms.payload, "base64").toString("utf8")).predicate.signed_at;
-  return { dataset: document.dataset.id, ledgers, signed };
+  return { dataset: document.dataset.id, ledgers, signed, terms: document.terms };
 }
 
 // A certificate within a folder: both its signatures hold, under a key that is trusted, and it names each file of the model.
@@ -652,13 +681,13 @@ function certificateFaults(text, manifest, subjects, keys) {
 }
 
 // What does not hold of a folder whose files are those of the manifest.
-function contentFaults(read, manifest, subjects, trust, signer, notes) {
+function contentFaults(read, [envelope, manifest], subjects, trust, signer, notes) {
   const [wrong, service] = [certificateFaults(read("certificate.json"), manifest, subjects, trust.keys), serviceOf(signer)];
-  const { certificate: body, public_key: issuer } = JSON.parse(read("certificate.json"));
+  const { certificate: body, public_key: issuer, envelope: issued } = JSON.parse(read("certificate.json"));
   let stated;
   try {
     stated = statementFaults(read("statement.json"), service);
-    const [otherwise] = statementTrust(trust, signer, stated, notes);
+    const [otherwise] = statementTrust(trust, signer, stated, notes, "statement.json: ");
     need(otherwise === undefined, otherwise);
   } catch (error) {
     return [...wrong, `statement.json: ${error.message}`];
@@ -678,8 +707,8 @@ function contentFaults(read, manifest, subjects, trust, signer, notes) {
     else if (!beginsWith(kept, own.entries)) wrong.push(`the statement contradicts the checkpoint of ${kept.size} entries that was given`);
   }
   const known = [...notes, ...stated.ledgers.map(({ checkpoint }) => noteOf(checkpoint))];
-  wrong.push(...trustFaults(trust, signer, manifest.made_at, coveredBy(stated.ledgers), notes).map((each) => `manifest.json: ${each}`));
-  wrong.push(...certificateTrust(trust, issuer, body, known).map((each) => `certificate.json: ${each}`));
+  wrong.push(...trustFaults(trust, signer, manifest.made_at, coveredBy(stated.ledgers), notes, envelope, "manifest.json: ").map((each) => `manifest.json: ${each}`));
+  wrong.push(...certificateTrust(trust, issuer, body, known, issued, "certificate.json: ").map((each) => `certificate.json: ${each}`));
   return wrong;
 }
 
@@ -705,10 +734,11 @@ function folder(path, wanted) {
   if (since !== undefined && Number.isNaN(Date.parse(since))) stop(2, `this is not a time: ${since}`);
   if (since !== undefined && !(Date.parse(manifest.made_at) >= Date.parse(since))) wrong.push(`it was made at ${manifest.made_at}, before ${since}: an earlier egress`);
   const notes = wanted["--checkpoint"].map((each) => noteOf(readFileSync(each, "utf8")));
-  if (!wrong.length) wrong.push(...contentFaults(read, manifest, subject, { ...trust, keys }, signer, notes));
+  if (!wrong.length) wrong.push(...contentFaults(read, [envelope, manifest], subject, { ...trust, keys }, signer, notes));
   for (const each of wrong) console.log(`FAULT      ${each}`);
+  tellDoubts();
   if (!wrong.length && !trusted.length) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
-  process.exitCode = wrong.length ? 1 : trusted.length ? 0 : 2;
+  process.exitCode = wrong.length ? 1 : trusted.length && !doubts.length ? 0 : 2;
 }
 
 function certificate() {
@@ -723,12 +753,13 @@ function certificate() {
   }
   tell(statement);
   const { dataset, ledger } = statement.predicate;
-  const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes), ...(trust.periods ? certificateTrust(trust, named, statement.predicate, wanted.notes) : [])];
+  const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes), ...(trust.periods ? certificateTrust(trust, named, statement.predicate, wanted.notes, envelope) : [])];
   for (const each of wrong) console.log(`FAULT      ${each}`);
   const found = files.map((path) => compared(path, statement.subject));
   const holds = found.every(Boolean) && !wrong.length;
+  tellDoubts();
   if (holds && trusted === undefined) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");
-  process.exitCode = !holds ? 1 : trusted === undefined ? 2 : 0;
+  process.exitCode = !holds ? 1 : trusted === undefined || doubts.length ? 2 : 0;
 }
 
 try {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scrimp.explain import Section, explained
-from scrimp.key_history import Trust
+from scrimp.key_history import Doubt, Trust
 from scrimp.recompute import body_of, recompute
 from scrimp.signatures import problem_of
 from scrimp.transparency import NotProven
@@ -115,9 +115,9 @@ def _signature(document: Mapping[str, Any], trust: Trust) -> tuple[Verdict, str]
         return Verdict.FAULT, problem
     if public_key is None:
         return Verdict.UNKNOWN, "intact; signer not checked: give --public-key, from the service's owner"
-    problem = trust.problem_with_certificate(public_key, body_of(dict(document)))
+    problem = trust.problem_with_certificate(public_key, document)
     if problem is not None:
-        return Verdict.FAULT, problem
+        return Verdict.UNKNOWN if isinstance(problem, Doubt) else Verdict.FAULT, problem
     return Verdict.HOLDS, "the signature and all proofs hold"
 
 

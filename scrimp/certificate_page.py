@@ -42,10 +42,11 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True)
 class Signer:
-    """Who signed: base64 of the key, and if the reader named it."""
+    """Who signed: base64 of the key, if the reader named it, and base64 of the root by which they did."""
 
     key: str
     checked: bool
+    root: str | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -172,10 +173,11 @@ def _released(body: Json) -> list[str]:
 
 
 def _checking(body: Json, signer: Signer) -> str:
-    commands = (
-        "pip install 'scrimp-client[audit]'\n"
-        f"scrimp audit-bundle certificate.json --public-key {signer.key if signer.checked else 'KEY'}"
-    )
+    wanted, options = "owner’s public key", f"--public-key {signer.key if signer.checked else 'KEY'}"
+    if signer.root is not None:
+        wanted = "owner’s root key and the newest history of the signing keys"
+        options = f"--root {signer.root} --history history.json"
+    commands = f"pip install 'scrimp-client[audit]'\nscrimp audit-bundle certificate.json {options}"
     text = f"scrimp certificate {body['certificate_id']}\nkey SHA-256 {signer.fingerprint.replace(' ', '')}"
     code = _code(text)
     figure = (
@@ -184,7 +186,7 @@ def _checking(body: Json, signer: Signer) -> str:
         else ""
     )
     return (
-        "<p>Get the owner’s public key from the owner, not from this page or the certificate: a forger’s page shows a "
+        f"<p>Get the {wanted} from the owner, not from this page or the certificate: a forger’s page shows a "
         "forger’s key. Then run, offline:</p>"
         f"<pre><code>{_text(commands)}</code></pre>"
         f"{figure}<p>Fingerprint of the key that signed (SHA-256 of the raw Ed25519 key):</p>"

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scrimp.errors import ScrimpError
-from scrimp.key_history import Trust
+from scrimp.key_history import Doubt, Doubted, Trust
 from scrimp.recompute import is_signed_by
 from scrimp.signatures import problem_of
 from scrimp.statement import believed, covered
@@ -61,7 +61,7 @@ class Examined:
 
     Attributes:
         manifest: what is signed; {} if nothing is.
-        faults: what does not hold.
+        faults: what does not hold, and what nothing at hand tells (`Doubt`).
         signer_checked: the reader named the key.
     """
 
@@ -74,6 +74,11 @@ class Examined:
     def holds(self) -> bool:
         """True if nothing is wrong."""
         return not self.faults
+
+    @property
+    def refuted(self) -> bool:
+        """True if something is wrong, beside what nothing tells."""
+        return any(not isinstance(each, Doubt) for each in self.faults)
 
 
 def examine(folder: Path, trusted: Sequence[str] | Trust = (), expected: Expected = ANYTHING) -> Examined:
@@ -101,7 +106,7 @@ def examine(folder: Path, trusted: Sequence[str] | Trust = (), expected: Expecte
         signed = {str(each["name"]): str(each["digest"]["sha256"]) for each in statement["subject"]}
         faults = [*_file_faults(folder, signed, manifest["sizes"]), *_unexpected(manifest, expected)]
         if not faults:
-            faults = list(_content_faults(folder, manifest, signed, replace(trust, keys=keys), key, expected.notes))
+            faults = list(_content_faults(folder, envelope, signed, replace(trust, keys=keys), key, expected.notes))
         return Examined(manifest, faults, checked, signed)
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         return Examined({}, [f"it cannot be read as an egress: {error!r}"], checked)
@@ -140,15 +145,16 @@ def _unexpected(manifest: Json, expected: Expected) -> Iterator[str]:
 
 
 def _content_faults(
-    folder: Path, manifest: Json, signed: Mapping[str, str], trust: Trust, signer: str, notes: Sequence[Note]
+    folder: Path, sealed: Json, signed: Mapping[str, str], trust: Trust, signer: str, notes: Sequence[Note]
 ) -> Iterator[str]:
     """What does not hold of a folder whose files were signed.
 
     Args:
+        sealed: the manifest's envelope.
         trust: with the keys that are accepted here.
         signer: the manifest's key.
     """
-    key = _raw(signer)
+    key, manifest = _raw(signer), json.loads(base64.b64decode(sealed["payload"], validate=True))["predicate"]
     document = _json(folder / "certificate.json")
     body = document["certificate"]
     if document["public_key"] not in trust.keys:
@@ -161,6 +167,9 @@ def _content_faults(
     stated = _json(folder / "statement.json")
     try:
         summed, _ = believed(stated, replace(trust, keys=(signer,)), notes)
+    except Doubted as error:
+        yield Doubt(f"statement.json: {error}")
+        return
     except NotProven as error:
         yield f"statement.json: {error}"
         return
@@ -179,12 +188,12 @@ def _content_faults(
     for note in notes:
         yield from _age_faults(note, ledgers, key)
     known = [*notes, *(Note.parse(each["checkpoint"]) for each in stated["ledgers"])]
-    problem = trust.problem(signer, _moment(manifest["made_at"]), covered(stated, summed), notes)
+    problem = trust.problem(signer, _moment(manifest["made_at"]), covered(stated, summed), notes, sealed)
     if problem is not None:
-        yield f"manifest.json: {problem}"
-    problem = trust.problem_with_certificate(document["public_key"], body, known)
+        yield type(problem)(f"manifest.json: {problem}")
+    problem = trust.problem_with_certificate(document["public_key"], document, known)
     if problem is not None:
-        yield f"certificate.json: {problem}"
+        yield type(problem)(f"certificate.json: {problem}")
 
 
 def _model_faults(document: Json, signed: Mapping[str, str]) -> Iterator[str]:

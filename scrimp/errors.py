@@ -4,6 +4,7 @@ ScrimpError
 ├── ServiceUnreachable   no answer: not running, wrong address, interrupted
 ├── WaitTimeout          a job or a prediction had not ended by the deadline; it continues
 ├── MissingPackage       a library that this needs is not installed; also an ImportError
+├── Undecided            what is at hand does not show whether a document holds
 ├── PredictionFailed     a prediction has no answer: too much at once, or its model's file is gone
 ├── UnexpectedAnswer     an answer lacks a member, or has another type there; also a ValueError
 └── ApiError             the service answered with a problem document (RFC 9457)
@@ -47,6 +48,10 @@ class MissingPackage(ScrimpError, ImportError):
 
     def __init__(self, what: str, library: str, install: str) -> None:
         super().__init__(f"{what} needs {library}: pip install '{install}'")
+
+
+class Undecided(ScrimpError):
+    """What is at hand neither shows nor refutes that a document holds: exit code 2."""
 
 
 class PredictionFailed(ScrimpError):

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from scrimp.dated import Inclusion, cosigned_at
+from scrimp.recompute import body_of
 from scrimp.transparency import LOG, Key, Note, NotProven
 
 if TYPE_CHECKING:
@@ -25,6 +27,16 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 PAYLOAD_TYPE = "application/vnd.scrimp.signing-keys+json"
 BYTES = 32  # of a raw key
+
+
+class Doubt(str):
+    """Why what is at hand neither shows nor refutes something: a reader's exit code 2."""
+
+    __slots__ = ()
+
+
+class Doubted(NotProven):
+    """The same, raised."""
 
 
 @dataclass(frozen=True)
@@ -202,11 +214,13 @@ class Trust:
         keys: base64. Without any a signature shows that a document is intact, not who signed it.
         history: when each of them signed; None: the reader named them.
         witnesses: each must have cosigned each ledger; a revoked key's time is theirs.
+        dates: proofs of when something was signed.
     """
 
     keys: tuple[str, ...] = ()
     history: History | None = None
     witnesses: tuple[Key, ...] = ()
+    dates: tuple[Inclusion, ...] = ()
 
     def key_for(self, document: Json) -> str | None:
         """The key to check a certificate or an envelope with; None: nobody named one.
@@ -219,16 +233,22 @@ class Trust:
         return key_of(document, self.history)
 
     def problem(
-        self, public_key: str, signed: datetime | None, ledgers: Sequence[Covered], notes: Sequence[Note] = ()
+        self,
+        public_key: str,
+        signed: datetime | None,
+        ledgers: Sequence[Covered],
+        notes: Sequence[Note] = (),
+        envelope: Json | None = None,
     ) -> str | None:
-        """Why a key is not believed for what it signed; None if it is.
+        """Why a key is not believed for what it signed; None if it is. A `Doubt` if that cannot be told.
 
         A revoked key may have signed any date. So the time of what it signed is a witness's: all its ledgers were seen
-        before.
+        before, and so was its signature.
 
         Args:
             signed: when, as it says itself.
             notes: checkpoints from elsewhere.
+            envelope: what it signed; None: something of before there were envelopes, which nothing dates.
         """
         for witness in self.witnesses:
             for ledger in ledgers:
@@ -246,16 +266,30 @@ class Trust:
         latest = max((each for each in (signed, *(ledger.last for ledger in ledgers)) if each), default=None)
         if period.until is not None and latest is not None and latest >= period.until:
             return f"issued at {text_of(latest)}, after its key signed: until {text_of(period.until)}"
-        return _revoked(period, [_seen_at(each, self.witnesses, notes) for each in ledgers])
+        return _unseen(period, [_seen_at(each, self.witnesses, notes) for each in ledgers]) or self._undated(
+            period, envelope
+        )
 
-    def problem_with_certificate(self, public_key: str, body: Json, notes: Sequence[Note] = ()) -> str | None:
-        """The same of a certificate's key."""
+    def _undated(self, period: Period, envelope: Json | None) -> Doubt | None:
+        if period.revoked_from is None:
+            return None
+        at = None if envelope is None else cosigned_at(envelope, period.public_key, self.dates, self.witnesses)
+        if at is not None and at < period.revoked_from.timestamp():
+            return None
+        return Doubt(
+            f"signed by a revoked key (from {text_of(period.revoked_from)} on: {period.reason}); nothing dates it "
+            "(--dated): whoever has the key can sign this too"
+        )
+
+    def problem_with_certificate(self, public_key: str, document: Json, notes: Sequence[Note] = ()) -> str | None:
+        """The same of a certificate, or of its envelope."""
         if self.history is None and not self.witnesses:
             return None
-        return self.problem(public_key, time_of(body["issued_at"]), list(_ledgers(body)), notes)
+        body, envelope = body_of(document), document if "payload" in document else document.get("envelope")
+        return self.problem(public_key, time_of(body["issued_at"]), list(_ledgers(body)), notes, envelope)
 
 
-def _revoked(period: Period, seen: Sequence[int | None]) -> str | None:
+def _unseen(period: Period, seen: Sequence[int | None]) -> str | None:
     if period.revoked_from is None:
         return None
     revoked = f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason})"

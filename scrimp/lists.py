@@ -30,6 +30,7 @@ from scrimp.models import (
     Optimizer,
     Persons,
     Safeguard,
+    SignatureDate,
     SigningHistory,
     SigningKey,
     Spending,
@@ -202,6 +203,11 @@ class Lists(Wire):
         """Lists what protects the service as its own settings say it. They are not signed. No host, path or secret
         is told."""
         return self.pages("/v1/safeguards", Safeguard)
+
+    def signature_date(self, digest: str) -> SignatureDate:
+        """Proves that the service had signed something when its witnesses saw the log: for readers whom the key is
+        revoked from. `digest`: SHA-256 of the signature's 64 bytes and of the payload, in hexadecimal."""
+        return SignatureDate.model_validate(self.json("GET", f"/v1/signatures/{in_path(digest)}"))
 
     def signing_history(self) -> SigningHistory:
         """Shows when which key signs, and which is revoked, as the offline root signed it. Check it under its key."""

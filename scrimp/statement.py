@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from scrimp.key_history import Covered, Trust, time_of
+from scrimp.key_history import Covered, Doubt, Doubted, Trust, time_of
 from scrimp.models import LedgerEntry
 from scrimp.recompute import is_signed_by
 from scrimp.transparency import ED25519, LOG, Key, Note, NotProven, begins_with
@@ -150,7 +150,7 @@ def checked(document: Json, public_key: bytes) -> Statement:
         public_key: the raw key that the reader trusts.
 
     Raises:
-        NotProven: what does not hold.
+        NotProven: what does not hold; Doubted: what the document does not tell.
     """
     try:
         dataset, key = document["dataset"], Key(LOG, ED25519, public_key)
@@ -159,6 +159,7 @@ def checked(document: Json, public_key: bytes) -> Statement:
         if (document["version"] == 4) != any(each.whole_delta is not None for each in ledgers):
             raise NotProven("version 4 is of a data set with two filters, and of no other")
         terms = _terms_of(document, public_key) if document["version"] in (3, 4) else None
+        _require_firsts(ledgers)
         return Statement(str(dataset["id"]), str(dataset["name"]), str(dataset["unit"]), tuple(ledgers), terms)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise error if isinstance(error, NotProven) else NotProven(f"this is not a statement: {error!r}") from None
@@ -167,13 +168,11 @@ def checked(document: Json, public_key: bytes) -> Statement:
 def believed(document: Json, trust: Trust, notes: Sequence[Note] = ()) -> tuple[Statement, str]:
     """Verifies a statement's evidence under a key that the reader believes for it; returns that key too.
 
-    A witness's time says that the entries were there, not the terms beside them.
-
     Args:
         notes: checkpoints from elsewhere.
 
     Raises:
-        NotProven: what does not hold.
+        NotProven: what does not hold; Doubted: nothing tells whether it does.
     """
     try:
         ledgers = _ledgers_of(document)
@@ -188,9 +187,9 @@ def believed(document: Json, trust: Trust, notes: Sequence[Note] = ()) -> tuple[
         raise NotProven("the key did not sign the checkpoint")
     found = checked(document, raw[key])
     signed = None if found.terms is None else time_of(found.terms.signed_at)
-    problem = trust.problem(key, signed, covered(document, found), notes)
+    problem = trust.problem(key, signed, covered(document, found), notes, document.get("terms"))
     if problem is not None:
-        raise NotProven(problem)
+        raise (Doubted if isinstance(problem, Doubt) else NotProven)(problem)
     return found, key
 
 
@@ -269,6 +268,20 @@ def _check_together(dataset: str, ledgers: list[Stated]) -> None:
     moved = [each for each in ledgers if each.moved_to in by_id]
     if any((each.cap_delta + stay[0].cap_delta) * (1.0 - ROUNDING) > (each.whole_delta or 0.0) for each in moved):
         raise NotProven("the δ's of two filters are more than the cap's: they are not of one data set")
+
+
+def _require_firsts(ledgers: list[Stated]) -> None:
+    """Raises Doubted unless each ledger that another one moved to comes with that one (decision 53).
+
+    What it was charged for the first one is all that was spent there only if both are seen.
+    """
+    reached = {each.moved_to for each in ledgers}
+    for each in ledgers:
+        if each.whole_delta is not None and each.filter == "rdp" and each.id not in reached:
+            raise Doubted(
+                f"{each.id} goes on from a ledger that is not stated: nothing shows that it took over all that was "
+                "spent there. Ask for the statement of the data set, or of the block"
+            )
 
 
 def _check_moved(first: Stated, second: Stated) -> None:

@@ -10,8 +10,11 @@ import base64
 import hashlib
 import hmac
 import secrets
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, cast
 
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from itsdangerous import BadSignature, TimestampSigner
@@ -19,6 +22,7 @@ from itsdangerous import BadSignature, TimestampSigner
 from app.audit import record as audit
 from app.dashboard.page import PageRoute, render
 from app.dashboard.session import SIGN_IN, safe_next, set_cookie, sign_in
+from app.db.engine import Database
 from app.identity import people
 from app.identity.provider import Proof, Provider, SignInRefused
 from app.keys.auth import limits_of
@@ -26,6 +30,7 @@ from app.secrets import load_secret
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Page
+from app.web.ratelimit import network_of
 from core.errors import NotFound
 
 router = APIRouter(prefix=SIGN_IN, include_in_schema=False, route_class=PageRoute)
@@ -49,7 +54,7 @@ def begin(request: Request, settings: ServiceSettings, next: str | None = None) 
 
 @router.get("/callback")
 @Page("anyone", audit="dashboard.signed_in")
-def callback(
+async def callback(
     request: Request,
     db: Db,
     settings: ServiceSettings,
@@ -65,16 +70,33 @@ def callback(
         TooManyRequests: too many refused answers came from this address.
     """
     provider = _provider(request)
+    answer = _Answer(state, code, iss, error)
+    work = partial(_answered, request, db, settings, provider, answer)
+    return await to_thread.run_sync(work, limiter=provider.threads)  # a slow provider holds none that others need
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the provider had the browser bring."""
+
+    state: str
+    code: str
+    iss: str | None
+    error: str
+
+
+def _answered(request: Request, db: Database, settings: Settings, provider: Provider, answer: _Answer) -> Response:
+    address = request.client.host if request.client else None
     try:
         seed, following = _pending(settings, request.cookies.get(COOKIE, ""))
         proof = _proof(settings, seed)
-        if not hmac.compare_digest(proof.state.encode(), state.encode()):
+        if not hmac.compare_digest(proof.state.encode(), answer.state.encode()):
             raise SignInRefused("this sign-in did not begin in this browser, or another one began since: begin again")
-        if error or not code:
+        if answer.error or not answer.code:
             raise SignInRefused("the identity provider did not sign you in")
-        identity = provider.identity(code, iss, proof)
+        identity = provider.identity(answer.code, answer.iss, proof, network_of(address))
     except SignInRefused:
-        limits_of(request).failure(request.client.host if request.client else None)
+        limits_of(request).failure(address)
         with db.write() as session:
             audit.record(session, "dashboard.signed_in", outcome="failed")
         raise

@@ -64,3 +64,25 @@ class LedgerTile(Base):
     dataset_id: Mapped[str] = mapped_column(ForeignKey("accounts.dataset_id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     root: Mapped[str]
+
+
+class SignedBatch(Base):
+    """A log of what was signed (app.ledger.transparency.dates): its checkpoint, as a note with its cosignatures."""
+
+    __tablename__ = "signed_batches"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    size: Mapped[int]
+    note: Mapped[str] = mapped_column(Text)
+    signed_at: Mapped[datetime]
+    cosigned: Mapped[bool] = mapped_column(index=True)  # by every witness that the service knew then
+
+
+class SignedDigest(Base):
+    """The SHA-256 of a signature and of what it is over. `batch`, `place`: where it stands; null: in no log yet."""
+
+    __tablename__ = "signed_digests"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    batch: Mapped[str | None] = mapped_column(ForeignKey("signed_batches.id"), index=True)
+    place: Mapped[int | None]

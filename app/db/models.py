@@ -23,6 +23,7 @@ claim_turns: whose job was claimed when, and the turns that follow from it
 workers: who runs attempts, and when each last reported
 ledger_checks: the last finding on each data set's ledger
 signing_keys: the public keys of certificates
+signed_digests ── signed_batches: what was signed, in logs that witnesses cosign
 audit_entries, audit_head: who did what, hash-chained
 webhooks ─── webhook_deliveries (messages), webhook_events (events that the relay turns into deliveries)
 measures: what processes count, for /metrics
@@ -67,6 +68,8 @@ from app.db.checks import DatasetTerms as DatasetTerms  # noqa: PLC0414
 from app.db.checks import LedgerCheck as LedgerCheck  # noqa: PLC0414
 from app.db.checks import LedgerCheckpoint as LedgerCheckpoint  # noqa: PLC0414
 from app.db.checks import LedgerTile as LedgerTile  # noqa: PLC0414
+from app.db.checks import SignedBatch as SignedBatch  # noqa: PLC0414
+from app.db.checks import SignedDigest as SignedDigest  # noqa: PLC0414
 from app.db.egress import Agreement as Agreement  # noqa: PLC0414
 from app.db.egress import Approval as Approval  # noqa: PLC0414
 from app.db.egress import DatasetPerson as DatasetPerson  # noqa: PLC0414

@@ -34,6 +34,7 @@ from app.egress.archive import Changed, Hashed
 from app.egress.gathering import Gathered, gathered
 from app.egress.sending import MODEL, of_model
 from app.ledger.signer import Signer
+from app.ledger.transparency import attestations
 from app.logs import kind_of
 from app.settings import Settings
 from app.storage import objects
@@ -164,6 +165,7 @@ def _make(db: Database, settings: Settings, key: Signer, egress_id: str, path: s
             return False
         row.papers_sha256, row.papers_bytes = written.sha256, written.size_bytes
         row.sha256, row.size_bytes, row.made_at = whole.sha256, whole.size_bytes, whole_second()
+        attestations.keep(session, attestations.Envelope.model_validate_json(papers[manifest.NAME]))
         audit.record(session, "egress.made", row.job_id, egress=row.id, name=row.recipient)
     logger.info("%s is made, of %d files", egress_id, len(hashes) + 1)
     return True

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from anyio import CapacityLimiter
+
 from app.identity.requests import NoAnswer, Requests
 from app.settings import Settings
 from core.errors import RequestError, ServiceError, Unavailable
@@ -36,7 +38,9 @@ KEPT_S = 600.0  # the provider's metadata and keys
 WAIT_S = 1.0  # for another visitor's request for them: whoever waits holds a thread of the service
 REFETCH_S = 30.0  # an unknown key id fetches the keys again, at most this often
 LEEWAY_S = 60  # between the two clocks
-EXCHANGES = 4  # of codes for ID tokens, at once: anybody may bring a code, and each holds a thread of the service
+# Codes that are exchanged for ID tokens at once. Anybody may begin a sign-in and bring a junk code, and the provider
+# may be slow: so they hold threads of their own, and whoever comes from one network holds a few of them.
+EXCHANGES, OF_NETWORK = 32, 4
 
 
 class SignInRefused(RequestError):
@@ -75,6 +79,31 @@ class _Metadata:
     at_s: float
 
 
+class _Exchanges:
+    """Those that are under way: one of each begun sign-in, OF_NETWORK from one network, EXCHANGES in all."""
+
+    def __init__(self) -> None:
+        self._changed, self._open = threading.Condition(), dict[str, str]()  # state → network
+
+    @contextmanager
+    def one(self, state: str, network: str) -> Iterator[None]:
+        """Raises Unavailable if there is no room for it within WAIT_S."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._has_room(state, network), WAIT_S):
+                raise Unavailable("many people sign in at the same time: try again in a moment")
+            self._open[state] = network
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._open[state]
+                self._changed.notify_all()
+
+    def _has_room(self, state: str, network: str) -> bool:
+        of_network = sum(each == network for each in self._open.values())
+        return state not in self._open and of_network < OF_NETWORK and len(self._open) < EXCHANGES
+
+
 class Provider:
     """One provider. Safe to share between threads. It is asked at the first sign-in, so that the API starts without it.
 
@@ -94,7 +123,8 @@ class Provider:
         self._settings = settings
         _secret(settings)
         self._issuer = settings.oidc_issuer
-        self._lock, self._exchanges = threading.Lock(), threading.BoundedSemaphore(EXCHANGES)
+        self._lock, self._exchanges = threading.Lock(), _Exchanges()
+        self.threads = CapacityLimiter(2 * EXCHANGES)  # of callbacks: half of them may wait, or refuse
         self._metadata: _Metadata | None = None
 
     @classmethod
@@ -123,28 +153,20 @@ class Provider:
         }
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
 
-    def identity(self, code: str, issuer: str | None, proof: Proof) -> Identity:
+    def identity(self, code: str, issuer: str | None, proof: Proof, network: str) -> Identity:
         """Redeems an authorization code, and returns whom its ID token names.
 
         Args:
             issuer: the answer's `iss`, if it has one: another provider's answer is refused before its code is sent.
             proof: of the browser that brought the code; its state is checked by the caller.
+            network: where the browser is.
 
         Raises:
             SignInRefused: the code or the ID token is not valid.
             Unavailable: as `address`, or too many people sign in at once.
         """
-        with self._exchange():
+        with self._exchanges.one(proof.state, network):
             return self._identity(code, issuer, proof)
-
-    @contextmanager
-    def _exchange(self) -> Iterator[None]:
-        if not self._exchanges.acquire(timeout=WAIT_S):
-            raise Unavailable("many people sign in at the same time: try again in a moment")
-        try:
-            yield
-        finally:
-            self._exchanges.release()
 
     def _identity(self, code: str, issuer: str | None, proof: Proof) -> Identity:
         metadata = self._known()

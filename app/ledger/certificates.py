@@ -157,6 +157,7 @@ class _Unsigned:
             )
         )
         session.flush()
+        attestations.keep(session, attestations.Envelope.model_validate(signed.envelope))
         self.announce(session)
         return True
 

@@ -23,8 +23,8 @@ from core.ids import now
 PAYLOAD_TYPE = "application/vnd.scrimp.signing-keys+json"
 
 
-class _Period(Document):
-    """When a key signs, and since when it is revoked."""
+class Period(Document):
+    """When a key signs, and since when it is revoked and why."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -32,6 +32,7 @@ class _Period(Document):
     start: AwareDatetime = Field(alias="from")
     until: AwareDatetime | None
     revoked_from: AwareDatetime | None
+    reason: str | None = None
 
     def has(self, at: datetime) -> bool:
         """True if the root trusts what the key signs at this time."""
@@ -39,10 +40,13 @@ class _Period(Document):
         return self.start <= at and all(at < each for each in ends)
 
 
-class _History(Document):
+class History(Document):
+    """All signing keys that the root named, the oldest first. `number`: how often it has signed."""
+
     model_config = ConfigDict(extra="ignore")
 
-    keys: tuple[_Period, ...]
+    number: int
+    keys: tuple[Period, ...]
 
 
 def envelope_of(settings: Settings) -> Envelope | None:
@@ -62,23 +66,34 @@ def envelope_of(settings: Settings) -> Envelope | None:
         raise SecretError("SCRIMP_SIGNING_HISTORY is no history of signing keys (scrimp keys root)") from None
 
 
-def require_named(settings: Settings, public_key: str) -> None:
-    """Refuses to sign with a key that the root does not name for this time, where there is a root.
+def history_of(settings: Settings) -> History | None:
+    """What the root signed; None: this service has no root.
 
     Raises:
-        SecretError: it does not, or the settings name no root, or its history cannot be read.
+        SecretError: the settings name no root, or its history cannot be read.
     """
     envelope = envelope_of(settings)
     if envelope is None:
-        return
+        return None
     try:
         payload = base64.b64decode(envelope.payload, validate=True)
         (signature,) = (Signature.model_validate(each) for each in envelope.signatures)
         root = Ed25519PublicKey.from_public_bytes(base64.b64decode(settings.signing_root, validate=True))
         root.verify(base64.b64decode(signature.sig, validate=True), encoded(PAYLOAD_TYPE, payload))
-        history = _History.model_validate_json(payload)
+        return History.model_validate_json(payload)
     except (InvalidSignature, ValidationError, ValueError):
         raise SecretError("SCRIMP_SIGNING_ROOT, a root's public key, did not sign SCRIMP_SIGNING_HISTORY") from None
+
+
+def require_named(settings: Settings, public_key: str) -> None:
+    """Refuses to sign with a key that the root does not name for this time, where there is a root.
+
+    Raises:
+        SecretError: it does not; or as `history_of`.
+    """
+    history = history_of(settings)
+    if history is None:
+        return
     if not any(each.public_key == public_key and each.has(now()) for each in history.keys):
         raise SecretError(
             f"the root does not name the signing key {public_key} for now: scrimp keys root sign-rotation, and put "

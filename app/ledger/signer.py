@@ -100,6 +100,30 @@ class CommandSigner:
         return signed
 
 
+@dataclass(frozen=True)
+class WhileNamed:
+    """Signs while a key may: asked at each signature, for a process runs longer than a key is named.
+
+    Attributes:
+        require: raises SecretError once it may not.
+    """
+
+    key: Signer
+    require: Callable[[], None]
+
+    def public_key(self) -> Ed25519PublicKey:
+        """The key's."""
+        return self.key.public_key()
+
+    def sign(self, data: bytes) -> bytes:
+        """Has the key sign. Raises Unavailable if it may not."""
+        try:
+            self.require()
+        except SecretError as error:
+            raise Unavailable(error.message) from None
+        return self.key.sign(data)
+
+
 class TooMuchError(subprocess.SubprocessError):
     """A program wrote more than a signature."""
 

@@ -1,16 +1,17 @@
-"""/v1/signing-keys: the public keys of certificates."""
+"""/v1/signing-keys and /v1/signatures: the public keys of certificates, and when they signed."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Path
 from sqlalchemy import select
 
 from app.db.models import SigningKey
 from app.db.row_view import Computed, Moment, RowView, Whole
 from app.keys.auth import current_key
 from app.ledger.key_history import envelope_of
+from app.ledger.transparency.dates import SignatureDate, date_of
 from app.secrets import SecretError
 from app.web.deps import Db, ServiceSettings
 from app.web.operations import Operation
@@ -18,6 +19,10 @@ from core import leaves
 from core.contracts.base import Document
 from core.errors import Unavailable
 
+Digest = Annotated[
+    str,
+    Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the signature's bytes and of the payload, in hexadecimal."),
+]
 router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(current_key)])
 
 
@@ -57,6 +62,28 @@ def list_signing_keys(db: Db) -> SigningKeyList:
     with db.read() as session:
         found = session.scalars(select(SigningKey).order_by(SigningKey.first_used_at.desc(), SigningKey.id)).all()
     return SigningKeyList(items=[SigningKeyView.of(each) for each in found])
+
+
+@router.get("/signatures/{digest}")
+@Operation(
+    "The proof that a signature is in a log.",
+    audience="every key",
+    leaves=leaves.NO_DATA,
+    command="certificates date",
+    answer={
+        "digest": "9f2b7c3e9d2a40689f2b7c3e9d2a40689f2b7c3e9d2a40689f2b7c3e9d2a4068",
+        "checkpoint": "scrimp.example.org/ledger/signed_mfrggzdfmztwq2lknnwg23tpo\n1\n"
+        "4Pn2dm1kXw8fPBtoW+CmEB6ebUzPOQ2bq0tRq7mLm1o=\n\n\u2014 scrimp.example.org/ledger 5Qd0AA==\n",
+        "entry": 1,
+        "path": [],
+    },
+    problems=("head-pending", "not-found"),
+)
+def show_signature_date(digest: Digest, db: Db) -> SignatureDate:
+    """Proves that the service had signed something when its witnesses saw the log: for readers whom the key is revoked
+    from. `digest`: SHA-256 of the signature's 64 bytes and of the payload, in hexadecimal."""
+    with db.read() as session:
+        return date_of(session, digest)
 
 
 class SigningHistory(Document):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.exc import IntegrityError
@@ -14,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from app.db.engine import Database
 from app.db.models import SigningKey
 from app.ledger.key_history import require_named
-from app.ledger.signer import CommandSigner, Signer, public_key
+from app.ledger.signer import CommandSigner, Signer, WhileNamed, public_key
 from app.secrets import load_secret
 from app.settings import Settings
 from core.ids import now
@@ -22,6 +23,8 @@ from core.ids import now
 
 def signing_key(settings: Settings) -> Signer:
     """What signs, in the process that holds the private key or may run the program that does.
+
+    Under a root it signs only while the root names it, which is asked at each signature.
 
     Raises:
         SecretError: as `load_secret`; or SCRIMP_SIGN_COMMAND has no public key; or the root does not name the key.
@@ -31,7 +34,9 @@ def signing_key(settings: Settings) -> Signer:
     else:
         key = Ed25519PrivateKey.from_private_bytes(load_secret(settings, "signing_key"))
     require_named(settings, public_key(key))
-    return key
+    if settings.signing_history is None:
+        return key
+    return WhileNamed(key, partial(require_named, settings, public_key(key)))
 
 
 def publish(db: Database, signing_key: Signer) -> None:

@@ -159,6 +159,7 @@ class _Unsigned:
         if _state(session, signed.dataset_id) != self.state:
             return False
         session.merge(signed)
+        attestations.keep(session, attestations.Envelope.model_validate_json(signed.envelope))
         return True
 
 

@@ -11,6 +11,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
@@ -30,7 +31,7 @@ from app.ledger.checks import check_next
 from app.ledger.evidence import members_of
 from app.ledger.signer import Signer
 from app.ledger.signing_keys import publish, signing_key
-from app.ledger.transparency import checkpoints
+from app.ledger.transparency import checkpoints, dates
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.witnesses import configured
 from app.lifecycle import mark_survey, saved, spool, wakeups
@@ -57,7 +58,11 @@ JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
 SIGNING_S = 5.0  # of certificates, of checkpoints and of terms in one pass: then wake-ups come between
 SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
-DUE = union_all(select(Outbox.topic).distinct(), select(literal("predict")).where(predictions.UNNOTIFIED.exists()))
+DUE = union_all(
+    select(Outbox.topic).distinct(),
+    select(literal("predict")).where(predictions.UNNOTIFIED.exists()),
+    select(literal("date")).where(dates.UNBATCHED.exists()),
+)
 # What a sweep can be about. An idle service has neither: one statement in place of ten. The statuses stand in its text:
 # as parameters of a prepared statement PostgreSQL plans for any status, and reads a million finished jobs each time.
 OPEN: BindParameter[str] = bindparam("open", ("queued", *ACTIVE), expanding=True, literal_execute=True)
@@ -77,7 +82,7 @@ class Relay:
         self.code_version = version("scrimp")
         self.next_sweep = self.next_survey = self.next_states = self.next_retention = 0.0
         self.published = self.signs = False
-        self.certificates = Round[tuple[int, str]](SIGNING_S)
+        self.certified = 0  # the outbox row of the certificate that was tried last; 0: the next is the first one
         self.ledgers, self.terms = Round[str](SIGNING_S), Round[str](SIGNING_S)
 
     def run_once(self) -> bool:
@@ -96,7 +101,7 @@ class Relay:
             self.next_sweep = time.monotonic() + self.settings.sweep_s
             self.signs = True
         if self.signs:
-            self.signs = self._sign_checkpoints()
+            self.signs = self._sign_checkpoints("date" in due)
         if time.monotonic() >= self.next_states:
             self.next_states = time.monotonic() + STATES_S
             saved.drop_ended(self.db, self.objects)
@@ -106,7 +111,7 @@ class Relay:
             self.next_retention = time.monotonic() + RETENTION_S
         if failed is not None:
             raise failed  # after the other work, which may not wait for it; the next pass comes later
-        return self.signs or self.certificates.goes_on
+        return self.signs or self.certified > 0
 
     def run(self, stop: threading.Event) -> None:
         """Repeats passes until `stop` is set."""
@@ -147,8 +152,7 @@ class Relay:
         if "notify" in topics:
             self._notify(wakeups.due(self.db, NOTIFICATIONS))
         failed: Exception | None = None
-        waiting = self._due("certificate", CERTIFICATES) if "certificate" in topics else []
-        for row_id, job_id in self.certificates.over(waiting):
+        for row_id, job_id in self._uncertified() if "certificate" in topics else ():
             try:
                 self._certify(row_id, job_id)
             except Unavailable as error:
@@ -160,10 +164,25 @@ class Relay:
             self._discard(row_id, job_id)
         return failed
 
-    def _due(self, topic: str, limit: int) -> list[tuple[int, str]]:
-        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic).order_by(Outbox.id).limit(limit)
+    def _due(self, topic: str, limit: int, after: int = 0) -> list[tuple[int, str]]:
+        rows = select(Outbox.id, Outbox.job_id).where(Outbox.topic == topic, Outbox.id > after)
         with self.db.read() as session:
-            return [(row.id, row.job_id) for row in session.execute(rows)]
+            return [(row.id, row.job_id) for row in session.execute(rows.order_by(Outbox.id).limit(limit))]
+
+    def _uncertified(self) -> Iterator[tuple[int, str]]:
+        """Certificates to issue, for a bounded time; at least one.
+
+        It goes on where the last call ended, and begins again after the last one: what fails, however much it is, is
+        tried again after all others.
+        """
+        ends = time.monotonic() + SIGNING_S
+        while waiting := self._due("certificate", CERTIFICATES, self.certified):
+            for row_id, job_id in waiting:
+                self.certified = row_id
+                yield row_id, job_id
+                if time.monotonic() >= ends:
+                    return
+        self.certified = 0
 
     def _notify(self, due: list[WakeUp]) -> None:
         """Sends wake-ups of jobs, then notes the sent ones, even if the broker fails half-way."""
@@ -177,8 +196,9 @@ class Relay:
             if sent:
                 wakeups.note(self.db, sent)
 
-    def _sign_checkpoints(self) -> bool:
-        """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once.
+    def _sign_checkpoints(self, undated: bool) -> bool:
+        """Records the heads of ledgers that have grown, and signs their checkpoints; logs each refused one once. Signs
+        the logs of what was signed, if any of it is in none.
 
         Returns True if the time was over before the last one.
         """
@@ -188,6 +208,8 @@ class Relay:
                 self.db, self.heads, self.signing_key, announce_checkpoint, self.ledgers.over
             )
             terms.sign_due(self.db, self.signing_key, self.terms.over)
+            if undated:
+                dates.sign_due(self.db, self.signing_key)
         except Unavailable as error:  # other work goes on while a signing program or a bucket is away
             logger.error("no checkpoint is signed: %s", error.message)
             return False
@@ -294,6 +316,8 @@ def main() -> None:
     if witnesses:
         send = partial(checkpoints.witness_due, db, Heads.of(settings), witnesses, set(), {})
         others.append(in_thread("witnesses", send, stop, WITNESS_S))
+        date = partial(dates.witness_due, db, witnesses, set(), Round[str](SIGNING_S).over)
+        others.append(in_thread("dates", date, stop, WITNESS_S))
     relay = Relay(db, settings, signing_key(settings), CeleryNotifier(settings))
     others.append(in_thread("egresses", relay.let_out, stop, EGRESS_S, Changes(db)))
     relay.run(stop)

@@ -72,7 +72,7 @@ class RequestLimits:
         Raises:
             TooManyRequests: too many invalid keys from this address in this minute.
         """
-        wait_s = self._hit(self.failures, "address", _network(address))
+        wait_s = self._hit(self.failures, "address", network_of(address))
         if wait_s is not None:
             raise TooManyRequests("too many invalid API keys from this address: try again later", wait_s)
 
@@ -136,7 +136,7 @@ def _shared_store(settings: Settings) -> Storage | None:
     return RedisStorage(url, wrap_exceptions=True, key_prefix=NAMESPACE, **options)
 
 
-def _network(address: str | None) -> str:
+def network_of(address: str | None) -> str:
     """The address; for IPv6 its /64 network, because one customer holds all of it."""
     try:
         known = ipaddress.ip_address(address or "")

@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from scrimp.cli.session import FAILED, Session
-from scrimp.cli.trust import PublicKeys, trusted_keys
-from scrimp.errors import ScrimpError
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKeys, Root, Witnesses, trust_of
+from scrimp.errors import ScrimpError, Undecided
 
 
 def attack_report(
@@ -23,6 +23,11 @@ def attack_report(
         Path | None, typer.Option(help="The interpreter of an environment that has sacroml 2.0.1.")
     ] = None,
     public_key: PublicKeys = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
+    dated: Dated = None,
 ) -> None:
     """Attack a model that leaves with the rows themselves, and compare what is found with its certificate.
 
@@ -35,9 +40,10 @@ def attack_report(
     require_apart(to, folder)
     if python is None:
         raise ScrimpError(f"the attack runs in an environment of its own: {HOW}")
-    examined = examine(folder, trusted_keys(public_key))
+    examined = examine(folder, trust_of(public_key, root, history, history_number, witness, dated))
     if not examined.holds:
-        raise ScrimpError(f"{folder} does not hold, so it is not attacked: {'; '.join(examined.faults)}")
+        refusal = ScrimpError if examined.refuted else Undecided
+        raise refusal(f"{folder} does not hold, so it is not attacked: {'; '.join(examined.faults)}")
     report = report_of(folder, examined, {"train": train, "holdout": holdout}, python)
     sha256 = write(report, to, folder)
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from scrimp.cli import show
 from scrimp.cli.session import Session
-from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of
 
 SIGNS = {0: "[green]✓[/]", 1: "[red]✗[/]", 2: "[yellow]![/]"}
 
@@ -25,6 +25,7 @@ def audit_bundle(
     history: HistoryFile = None,
     history_number: HistoryNumber = None,
     witness: Witnesses = None,
+    dated: Dated = None,
     brief: Annotated[bool, typer.Option("--brief", help="The checks alone, without the words.")] = False,
 ) -> None:
     """Verify, recompute and explain certificates, and find delivered files in them. Offline, from the files alone.
@@ -34,7 +35,7 @@ def audit_bundle(
     """
     from scrimp.audit_bundle import Verdict, examine
 
-    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness, dated)
     findings = examine(files, trust)
 
     def told() -> None:

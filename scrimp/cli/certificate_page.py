@@ -10,8 +10,9 @@ import typer
 
 from scrimp.cli.certificates import document_of
 from scrimp.cli.session import Session, written
-from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of
-from scrimp.errors import ScrimpError
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, trust_of, trusted_key
+from scrimp.errors import ScrimpError, Undecided
+from scrimp.key_history import Doubt
 from scrimp.signatures import problem_of
 from scrimp.transparency import NotProven
 
@@ -30,6 +31,7 @@ def page(
     history: HistoryFile = None,
     history_number: HistoryNumber = None,
     witness: Witnesses = None,
+    dated: Dated = None,
 ) -> None:
     """Write a certificate as one page for people: who promises what, in words, and how to check it.
 
@@ -42,7 +44,7 @@ def page(
     if html is None and pdf is None:
         raise typer.BadParameter("give --html FILE, --pdf FILE, or both")
     document = document_of(session, certificate)
-    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness, dated)
     try:
         trusted = trust.key_for(document)
     except NotProven as error:
@@ -50,11 +52,12 @@ def page(
     key = trusted or document.get("public_key")
     if key is None:
         raise typer.BadParameter("an envelope holds no public key: give --public-key, from the service's owner")
-    problem = problem_of(document, trusted) or trust.problem_with_certificate(key, body_of(document))
+    problem = problem_of(document, trusted) or trust.problem_with_certificate(key, document)
     if problem is not None:
-        raise ScrimpError(f"{certificate}: {problem}; no page was written")
+        refusal = Undecided if isinstance(problem, Doubt) else ScrimpError
+        raise refusal(f"{certificate}: {problem}; no page was written")
     try:
-        signer = certificate_page.Signer(key, trusted is not None)
+        signer = certificate_page.Signer(key, trusted is not None, trusted_key(root))
         content = certificate_page.page(body_of(document), signer, _facts(facts))
     except (KeyError, TypeError, ValueError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None

@@ -11,12 +11,14 @@ import typer
 
 from scrimp.cli import show
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, read_json, written
-from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
-from scrimp.errors import ScrimpError, UnexpectedAnswer
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
+from scrimp.dated import digest_of
+from scrimp.errors import ScrimpError, Undecided, UnexpectedAnswer
+from scrimp.key_history import Doubt
 from scrimp.models import SignedCertificate
 from scrimp.recompute import body_of
 from scrimp.signatures import problem_of
-from scrimp.transparency import NotProven, Required
+from scrimp.transparency import Note, NotProven, Required
 
 app = typer.Typer(no_args_is_help=True)
 UNCHECKED = "intact; signer not checked: give --public-key, from the service's owner"
@@ -53,6 +55,7 @@ def verify(
         bool, typer.Option("--require-checkpoint", help="The job's charge must be in a signed checkpoint.")
     ] = False,
     witness: Witnesses = None,
+    dated: Dated = None,
     root: Root = None,
     history: HistoryFile = None,
     history_number: HistoryNumber = None,
@@ -68,10 +71,11 @@ def verify(
     """Check a certificate's signature and proofs, here. Exit code 0 only if the key that you trust signed it.
 
     Exit code 1 if something does not hold; 2 without --public-key: the document is intact, but anybody can sign one.
+    Also 2 if a revoked key signed it and nothing shows that it did before.
     `scrimp certificates recompute` recomputes its ε.
     """
     document = document_of(session, certificate)
-    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness, dated)
     try:
         trusted = trust.key_for(document)
     except NotProven as error:
@@ -87,14 +91,10 @@ def verify(
     )
     problem = problem_of(document, trusted, required)
     if trust.history is not None and trusted is not None and problem is None:
-        problem = trust.problem_with_certificate(trusted, body_of(document), required.notes)
-    _tell(
-        session,
-        FAILED if problem else DONE if trusted else USAGE,
-        problem,
-        trusted or document["public_key"],
-        trusted=trusted is not None,
-    )
+        problem = trust.problem_with_certificate(trusted, document, required.notes)
+    doubted = trusted is None or isinstance(problem, Doubt)
+    status = FAILED if problem and not isinstance(problem, Doubt) else USAGE if doubted else DONE
+    _tell(session, status, problem, trusted or document["public_key"], trusted=not doubted)
 
 
 def _tell(session: Session, status: int, problem: str | None, key: str, *, trusted: bool) -> None:
@@ -102,12 +102,38 @@ def _tell(session: Session, status: int, problem: str | None, key: str, *, trust
     told = {
         DONE: f"[green]✓[/] the signature holds (public key {key})",
         FAILED: f"[red]✗[/] {problem} (public key {key})",
-        USAGE: f"[yellow]![/] {UNCHECKED} (public key {key})",
+        USAGE: f"[yellow]![/] {problem or UNCHECKED} (public key {key})",
     }[status]
-    answer = {"valid": status == DONE, "intact": problem is None, "signer_checked": trusted, "public_key": key}
+    answer = {"valid": status == DONE, "intact": status != FAILED, "signer_checked": trusted, "public_key": key}
     session.result(answer, lambda: session.console.print(told, soft_wrap=True))
     if status:
         raise typer.Exit(status)
+
+
+@command(app, "date")
+def date(
+    session: Session,
+    signed: Annotated[
+        str,
+        typer.Argument(help="A job's id, or a file: a certificate, an envelope, a statement, an egress's manifest."),
+    ],
+    to: Annotated[Path, typer.Option(help="Write the proof to this file: what --dated takes.")],
+) -> None:
+    """Fetch the proof that the service's witnesses saw a signature: for the day on which its key is revoked.
+
+    Keep it beside what was signed. Exit code 1 if no log has the signature, or has it in a moment.
+    """
+    path = Path(signed)
+    document = read_json(path) if path.is_file() else document_of(session, signed)
+    envelope = document if "payload" in document else document.get("envelope") or document.get("terms") or {}
+    try:
+        found = session.client.signature_date(digest_of(envelope))
+    except NotProven as error:
+        raise typer.BadParameter(f"{signed}: {error}") from None
+    written(to, (json.dumps(found.model_dump(mode="json"), indent=1) + "\n").encode())
+    seen = len(Note.parse(found.checkpoint).signatures) - 1
+    said = f"{to}: {seen} cosignatures" + ("" if seen else "; no witness has seen it yet: ask again later")
+    session.result(found, lambda: session.console.print(said, soft_wrap=True, highlight=False))
 
 
 @command(app, "recompute")
@@ -117,6 +143,11 @@ def recompute_(
     public_key: Annotated[
         str | None, typer.Option(help="The key that you trust: base64, or a file with it. Checks the signature too.")
     ] = None,
+    root: Root = None,
+    history: HistoryFile = None,
+    history_number: HistoryNumber = None,
+    witness: Witnesses = None,
+    dated: Dated = None,
 ) -> None:
     """Recompute a certificate's ε here, from the certificate alone. Exit code 1 if it does not hold.
 
@@ -125,9 +156,17 @@ def recompute_(
     """
     from scrimp.recompute import recompute
 
-    status = recompute(document_of(session, certificate), public_key, certificate)
+    document = document_of(session, certificate)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness, dated)
+    try:
+        trusted = trust.key_for(document)
+    except NotProven as error:
+        raise ScrimpError(f"{certificate}: {error}") from None
+    status = recompute(document, trusted, certificate)
     if status:
         raise typer.Exit(status)
+    if trusted is not None and (problem := trust.problem_with_certificate(trusted, document)) is not None:
+        raise (Undecided if isinstance(problem, Doubt) else ScrimpError)(f"{certificate}: {problem}")
 
 
 @command(app, "explain")

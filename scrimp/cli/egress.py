@@ -16,8 +16,9 @@ from rich.text import Text
 
 from scrimp.cli.session import DONE, FAILED, USAGE, Session, command, plain
 from scrimp.cli.tables import DATASET, Call, Parameter, limit, option, register
-from scrimp.cli.trust import HistoryFile, HistoryNumber, PublicKeys, Root, Witnesses, checkpoint_in, trust_of
-from scrimp.errors import ScrimpError
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKeys, Root, Witnesses, checkpoint_in, trust_of
+from scrimp.errors import ScrimpError, Undecided
+from scrimp.key_history import Doubt
 from scrimp.models import Approval, Egress, Persons
 
 app = typer.Typer(no_args_is_help=True)
@@ -66,6 +67,7 @@ def verify_egress(
     history: HistoryFile = None,
     history_number: HistoryNumber = None,
     witness: Witnesses = None,
+    dated: Dated = None,
     job: Annotated[str | None, typer.Option(help="It must be of this job: an id.")] = None,
     recipient: Annotated[str | None, typer.Option(help="It must be for this recipient.")] = None,
     since: Annotated[
@@ -87,14 +89,15 @@ def verify_egress(
 
     notes = tuple(checkpoint_in(each) for each in checkpoint or ())
     at = None if since is None else since.replace(tzinfo=UTC)
-    trust = trust_of(public_key, root, history, history_number, witness)
+    trust = trust_of(public_key, root, history, history_number, witness, dated)
     found = examine(folder, trust, Expected(job, recipient, at, notes))
-    status = FAILED if found.faults else DONE if found.signer_checked else USAGE
+    status = FAILED if found.refuted else DONE if found.signer_checked and found.holds else USAGE
     answer = {"valid": status == DONE, "signer_checked": found.signer_checked, "faults": found.faults}
 
     def told() -> None:
         for fault in found.faults:
-            session.console.print(f"[red]✗[/] {escape(fault)}", soft_wrap=True, highlight=False)
+            sign = "[yellow]![/]" if isinstance(fault, Doubt) else "[red]✗[/]"
+            session.console.print(f"{sign} {escape(fault)}", soft_wrap=True, highlight=False)
         if found.holds:
             m = found.manifest
             said = f"egress {m['number']} of {m['job']} for {m['recipient']}, made at {m['made_at']}: {m['egress']}"
@@ -114,6 +117,7 @@ def dpia(
     history: HistoryFile = None,
     history_number: HistoryNumber = None,
     witness: Witnesses = None,
+    dated: Dated = None,
     service: Annotated[
         bool, typer.Option("--service", help="Ask the service for its safeguards too, with an owner's key.")
     ] = False,
@@ -126,9 +130,11 @@ def dpia(
     from scrimp.dpia import annex, answers_of, missing
     from scrimp.egress import examine
 
-    examined = examine(folder, trust_of(public_key, root, history, history_number, witness))
+    examined = examine(folder, trust_of(public_key, root, history, history_number, witness, dated))
     if not examined.holds:
-        raise ScrimpError(f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}")
+        raise (ScrimpError if examined.refuted else Undecided)(
+            f"{folder} does not hold, so there is no annex: {'; '.join(examined.faults)}"
+        )
     text = annex(folder, examined, list(session.client.safeguards()) if service else ())
     answer = {
         "annex": text,

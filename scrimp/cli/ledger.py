@@ -14,8 +14,9 @@ from rich.text import Text
 from scrimp.cli import show
 from scrimp.cli.session import FAILED, Session, command, plain, read_json
 from scrimp.cli.tables import DATASET, JOB, SPEC, Call, register
-from scrimp.cli.trust import HistoryFile, HistoryNumber, Root, Witnesses, trust_of
-from scrimp.errors import ScrimpError
+from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, Root, Witnesses, trust_of
+from scrimp.errors import ScrimpError, Undecided
+from scrimp.key_history import Doubted
 from scrimp.models import Approval, Ledger, LedgerEntry, SpentPart
 from scrimp.statement import believed
 from scrimp.statement_words import told
@@ -118,6 +119,7 @@ def statement(
     history: HistoryFile = None,
     history_number: HistoryNumber = None,
     witness: Witnesses = None,
+    dated: Dated = None,
 ) -> None:
     """Say in plain words what all jobs on a data set spent and guarantee, from signed evidence that is checked here.
 
@@ -125,7 +127,7 @@ def statement(
     does not hold.
     """
     path = Path(dataset)
-    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness)
+    trust = trust_of([public_key] if public_key else None, root, history, history_number, witness, dated)
     if path.is_file():
         if not trust.keys:
             raise typer.BadParameter(
@@ -139,6 +141,8 @@ def statement(
         document = json.loads(content)
     try:
         found, key = believed(document, trust)
+    except Doubted as error:
+        raise Undecided(f"the statement cannot be believed: {error}") from None
     except ValueError as error:
         raise ScrimpError(f"the statement does not hold: {error}") from None
     if to is not None:

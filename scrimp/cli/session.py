@@ -19,7 +19,7 @@ from rich.console import Console
 from scrimp import local
 from scrimp.cli import show
 from scrimp.client import Client
-from scrimp.errors import ApiError, BudgetRefused, MissingPackage, ScrimpError
+from scrimp.errors import ApiError, BudgetRefused, MissingPackage, ScrimpError, Undecided
 
 DONE, FAILED, USAGE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 # docs/cli.md has the same table, word by word.
@@ -112,7 +112,7 @@ def _run(
             function(Session(client, show.console(), as_json), **arguments)
     except ScrimpError as error:
         _tell(error, as_json)
-        raise typer.Exit(REFUSED if isinstance(error, BudgetRefused) else FAILED) from None
+        raise typer.Exit(_status_of(error)) from None
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -134,6 +134,10 @@ def connection(url: str | None, key: str | None) -> tuple[str, str | None]:
         except OSError:
             key = None
     return url, key
+
+
+def _status_of(error: ScrimpError) -> int:
+    return REFUSED if isinstance(error, BudgetRefused) else USAGE if isinstance(error, Undecided) else FAILED
 
 
 def _tell(error: ScrimpError, as_json: bool) -> None:

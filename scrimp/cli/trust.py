@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from scrimp.cli.session import read_json
+from scrimp.dated import Inclusion
 from scrimp.key_history import Trust, opened
 from scrimp.transparency import COSIGNATURE, Key, Note, NotProven
 
@@ -32,6 +33,14 @@ Witnesses = Annotated[
     typer.Option(help="A witness's key (NAME+hash+key) that must have cosigned the checkpoint; repeat it."),
 ]
 
+Dated = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Of a revoked key: the proof that --witness saw this signature before (scrimp certificates date); "
+        "repeat it for each signed document."
+    ),
+]
+
 
 def trust_of(
     public_keys: list[str] | None,
@@ -39,15 +48,17 @@ def trust_of(
     history: Path | None,
     number: int | None,
     witnesses: list[str] | None,
+    dated: list[Path] | None = None,
 ) -> Trust:
     """What the options say together."""
+    dates = tuple(_date_in(each) for each in dated or ())
     seen = tuple(_witness(each) for each in witnesses or ())
     if (root is None) != (history is None):
         raise typer.BadParameter("--root and --history go together")
     if root is None or history is None:
         if number is not None:
             raise typer.BadParameter("--history-number goes with --history")
-        return Trust(tuple(trusted_keys(public_keys)), None, seen)
+        return Trust(tuple(trusted_keys(public_keys)), None, seen, dates)
     if public_keys:
         raise typer.BadParameter("give --public-key, or --root with --history")
     try:
@@ -56,7 +67,7 @@ def trust_of(
         raise typer.BadParameter(f"--history {history}: {error}") from None
     if not known.keys:
         raise typer.BadParameter(f"--history {history}: the root names no key")
-    return Trust(tuple(each.public_key for each in known.keys), known, seen)
+    return Trust(tuple(each.public_key for each in known.keys), known, seen, dates)
 
 
 def trusted_key(public_key: str | None) -> str | None:
@@ -85,6 +96,13 @@ def _witness(text: str) -> Key:
     if key.kind != COSIGNATURE:
         raise typer.BadParameter(f"--witness: this is the key of a log, not of a witness: {text!r}")
     return key
+
+
+def _date_in(path: Path) -> Inclusion:
+    try:
+        return Inclusion.of(read_json(path))
+    except NotProven as error:
+        raise typer.BadParameter(f"--dated {path}: {error}") from None
 
 
 def checkpoint_in(path: Path) -> Note:

@@ -153,6 +153,18 @@ class SignedCertificate(Resource):
     envelope: dict[str, Any] | None = None
 
 
+class SignatureDate(Resource):
+    """The proof that a signature is in a log: `entry` is its place, from 1, in the tree of `checkpoint`.
+
+    `checkpoint` is a note with its witnesses' cosignatures; `digest` is SHA-256 of the signature and of its payload.
+    """
+
+    digest: str
+    checkpoint: str
+    entry: int
+    path: list[str] = []
+
+
 class SigningHistory(Resource):
     """`history`: a DSSE envelope that the service's offline root signed; null: it has none."""
 

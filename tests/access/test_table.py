@@ -159,6 +159,7 @@ CALLS: dict[tuple[str, str], Sent] = {
     ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): {"send": json({"access": "view"}), "by_name": False},
     ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): {"send": a_fresh_grant, "by_name": False},
     # No relay runs, so there is no checkpoint.
+    ("GET", "/v1/signatures/{digest}"): {"ok": 404},
     ("GET", "/v1/ledger/checkpoint"): {"ok": 409, "send": of_dataset()},
     ("GET", "/v1/ledger/proof"): {"ok": 409, "send": of_dataset(entry=1)},
     ("POST", "/v1/datasets/{dataset_id}/ledger/forecast"): {"send": forecast_of},
@@ -298,6 +299,7 @@ def address(path: str, target: Target, world: World, *, by_name: bool = False) -
         "{key_id}": world.ids["doomed" if path in DOOMED else "spare"],
         "{name}": "model.safetensors",
         "{webhook_id}": "wh_none",
+        "{digest}": "0" * 64,
         "{upload_id}": "up_none",
         "{charge_id}": "chg_none",
         "{request_id}": "breq_none",

@@ -83,6 +83,7 @@ def test_no_page_is_wider_than_a_phone(open_page: Open, whole: Whole, study: str
         "/dashboard/submit",
         "/dashboard/register",
         "/dashboard/keys",
+        "/dashboard/signing-keys",
         "/dashboard/audit?check=true",
     ]
     paths += [f"/dashboard/jobs/{each}" for each in jobs]

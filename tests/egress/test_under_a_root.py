@@ -14,19 +14,33 @@ from typer.testing import CliRunner
 
 from app.db.models import LedgerCheckpoint
 from app.ledger.signer import public_key
-from app.ledger.transparency import checkpoints
+from app.ledger.transparency import checkpoints, dates
+from app.ledger.transparency.notes import WitnessKey
 from scrimp.cli import app
+from scrimp.dated import digest_of
 from scrimp.key_history import EMPTY, History
 from scrimp.transparency import Key
 from scrimp.witness import Witness
 from tests.egress.conftest import World
 from tests.ledger.test_anchors import unheard
 from tests.ledger.test_attestations import OTHER
-from tests.ledger.test_key_history import HOUR, ROOT, kept
+from tests.ledger.test_key_history import HOUR, ROOT, ROOT_KEY, kept
 from tests.ledger.test_required import written
 from tests.node import by_node, needs_node
 
 Read = Callable[..., tuple[int, str]]
+
+
+class WitnessOf:
+    """A witness as the relay asks it, without its server."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness, self.notes = witness, list[str]()
+        self.key = WitnessKey.parse(str(witness.key))
+
+    def send(self, note: str, _proof: object) -> str:
+        self.notes.append(note)
+        return self.witness.add(f"old 0\n\n{note}")
 
 
 class Files:
@@ -52,6 +66,20 @@ class Files:
         world.relay.run_once()
         self.egress = world.made(job, folder / "egress")
         self.statement, self.certificate = self.egress / "statement.json", self.egress / "certificate.json"
+        world.relay.next_sweep = 0.0
+        world.relay.run_once()
+        sent = WitnessOf(self.witness)
+        assert dates.witness_due(world.db, [sent], set(), iter) == len(sent.notes) > 0  # type: ignore[list-item]
+        self.dates = list[str]()
+        for envelope in (
+            json.loads((self.egress / "manifest.json").read_text()),
+            json.loads(self.statement.read_text())["terms"],
+            json.loads(self.certificate.read_text())["envelope"],
+        ):
+            with world.db.read() as session:
+                date = dates.date_of(session, digest_of(envelope))
+            path = written(folder, f"date{len(self.dates)}.json", date.model_dump(mode="json"))
+            self.dates += ["--dated", str(path)]
 
     def history(self, start: timedelta = -HOUR, until: timedelta | None = None) -> History:
         known = EMPTY.rotated(self.key, self.at + start, self.at + start)
@@ -75,6 +103,7 @@ def node(*words: object) -> tuple[int, str]:
 
 READERS: dict[str, Callable[[Files], tuple[Callable[..., tuple[int, str]], tuple[Any, ...]]]] = {
     "certificate": lambda files: (command, ("certificates", "verify", files.certificate)),
+    "recompute": lambda files: (command, ("certificates", "recompute", files.certificate)),
     "statement": lambda files: (command, ("ledger", "statement", files.statement)),
     "egress": lambda files: (command, ("verify-egress", files.egress)),
     "dpia": lambda files: (command, ("dpia", files.egress)),
@@ -118,7 +147,8 @@ def test_a_key_that_the_root_never_named_is_not_believed(files: Files, read: Rea
 def test_a_revoked_key_needs_a_witness_of_before(files: Files, read: Read, tmp_path: Path) -> None:
     witness, now = ("--witness", str(files.witness.key)), datetime.now(UTC)
     for since, words, problem in (
-        (now + HOUR, witness, None),
+        (now + HOUR, (*witness, *files.dates), None),
+        (now + HOUR, witness, "nothing dates it"),
         (now + HOUR, (), "no witness that you trust"),
         (files.at - HOUR, witness, "no witness saw its checkpoint before"),
     ):
@@ -126,6 +156,7 @@ def test_a_revoked_key_needs_a_witness_of_before(files: Files, read: Read, tmp_p
         status, said = read(*kept(tmp_path, known), *words)
         assert (status == 0) == (problem is None), said
         assert problem is None or (problem in said and "a disk was stolen" in said)
+        assert status == 2 or problem != "nothing dates it"
 
 
 def test_a_witness_that_is_named_must_have_cosigned(files: Files, read: Read, tmp_path: Path) -> None:
@@ -152,6 +183,32 @@ def test_the_options_go_together(files: Files, read: Read, tmp_path: Path) -> No
         kept(tmp_path, EMPTY),
     ):
         assert read(*words)[0] == 2, words
+
+
+def test_a_page_prints_the_root_s_command(files: Files, tmp_path: Path) -> None:
+    """Whoever reads it has the root's key, and is to need no other."""
+    words = ("certificates", "page", files.certificate, "--html", tmp_path / "page.html")
+    assert command(*words, *kept(tmp_path, files.history()))[0] == 0
+    shown = (tmp_path / "page.html").read_text()
+    assert f"scrimp audit-bundle certificate.json --root {ROOT_KEY} --history history.json" in shown
+    assert "--public-key" not in shown and "root key" in shown
+    assert command(*words, "--public-key", files.key)[0] == 0
+    shown = (tmp_path / "page.html").read_text()
+    assert f"--public-key {files.key}" in shown and "--root" not in shown
+
+
+def test_an_attack_is_on_what_the_root_believes(files: Files, tmp_path: Path) -> None:
+    known, rows = files.history(-2 * HOUR), ("--train", tmp_path / "a.csv", "--holdout", tmp_path / "b.csv")
+    words = ("attack-report", files.egress, *rows, "--to", tmp_path / "report", "--python", tmp_path / "none")
+    revoked = known.revoked(files.key, datetime.now(UTC) + HOUR, datetime.now(UTC), "a disk was stolen")
+    strange = EMPTY.rotated(OTHER, files.at - HOUR, files.at - HOUR)
+    witness = ("--witness", str(files.witness.key))
+    assert command(*words, *kept(tmp_path, strange))[0] == 1
+    status, said = command(*words, *kept(tmp_path, revoked), *witness)
+    assert status == 2 and "nothing dates it" in said
+    for history, more in ((known, ()), (revoked, (*witness, *files.dates))):
+        status, said = command(*words, *kept(tmp_path, history), *more)
+        assert status == 1 and "does not hold" not in said, "it comes to the rows, which are not there"
 
 
 @needs_node

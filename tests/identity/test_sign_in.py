@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from anyio import to_thread
 from fastapi.testclient import TestClient
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -27,7 +28,7 @@ from sqlalchemy import select
 from app.db.engine import Database
 from app.db.models import ApiKey, AuditEntry
 from app.identity import people
-from app.identity.provider import EXCHANGES, Identity, SignInRefused
+from app.identity.provider import Identity, SignInRefused
 from app.keys import service as keys
 from app.main import create_app
 from app.settings import Settings
@@ -45,7 +46,7 @@ from tests.identity.provider import (
     with_provider,
 )
 
-Visit = Callable[[], Browser]
+Visit = Callable[..., Browser]
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def configured(settings: Settings, provider: LocalProvider) -> Settings:
 @pytest.fixture
 def visit(configured: Settings) -> Iterator[Visit]:
     app = create_app(configured)
-    yield lambda: Browser(TestClient(app, follow_redirects=False))
+    yield lambda address="192.0.2.9": Browser(TestClient(app, follow_redirects=False, client=(address, 50000)))
     app.state.pricing.close()
     app.state.db.close()
 
@@ -366,7 +367,9 @@ def test_a_provider_that_answers_badly_holds_nobody(
     assert answer.status_code == 503 and "the identity provider does not answer" in answer.text
 
 
-def test_codes_that_anybody_brings_do_not_take_all_threads(visit: Visit, provider: LocalProvider) -> None:
+def test_codes_that_anybody_brings_do_not_take_all_threads(
+    visit: Visit, provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever began a sign-in has a state; the codes that they bring may be junk, and the provider slow."""
     began = threading.Semaphore(0)
 
@@ -374,18 +377,51 @@ def test_codes_that_anybody_brings_do_not_take_all_threads(visit: Visit, provide
         began.release()
         over.wait()
 
-    browsers = [visit() for _ in range(EXCHANGES + 1)]
-    with ThreadPoolExecutor(EXCHANGES) as threads, peer(hang) as (address, over):
+    monkeypatch.setattr("app.identity.provider.EXCHANGES", 4)
+    monkeypatch.setattr("app.identity.provider.OF_NETWORK", 2)
+    monkeypatch.setattr("app.identity.requests.TOTAL_S", 300.0)
+    strangers = [visit("192.0.2.1"), visit("192.0.2.1"), visit("192.0.2.1"), visit("192.0.2.2"), visit("192.0.2.3")]
+    with ThreadPoolExecutor(8) as threads, peer(hang) as (address, over):
         provider.document["token_endpoint"] = address
-        *callbacks, last = [at_provider(begin(browser)) for browser in browsers]
-        waiting = [threads.submit(browser.get, url) for browser, url in zip(browsers, callbacks, strict=False)]
+        callbacks = [at_provider(begin(browser)) for browser in strangers]
+        waiting = [threads.submit(strangers[each].get, callbacks[each]) for each in (0, 1)]
         for _ in waiting:
             assert began.acquire(timeout=60)
-        answer = browsers[-1].get(last)
+        for refused in (0, 2):  # one that is under way already, and a third from that network
+            answer = strangers[refused].get(callbacks[refused])
+            assert answer.status_code == 503 and "many people sign in" in answer.text
+        for each in (3, 4):  # people elsewhere come through to the provider
+            waiting.append(threads.submit(strangers[each].get, callbacks[each]))
+            assert began.acquire(timeout=60)
+        last = visit("192.0.2.4")
+        answer = last.get(at_provider(begin(last)))
         assert answer.status_code == 503 and "many people sign in" in answer.text
         assert not any(each.done() for each in waiting)
         over.set()
-        assert [each.result(60).status_code for each in waiting] == [503] * EXCHANGES
+        assert [each.result(60).status_code for each in waiting] == [503] * 4
+
+
+def test_a_slow_provider_holds_no_thread_of_other_pages(
+    visit: Visit, provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callbacks run in threads of their own: every one of them may hang, and another page still answers."""
+    monkeypatch.setattr("app.identity.requests.TOTAL_S", 300.0)
+    began = threading.Semaphore(0)
+
+    def hang(_connection: socket.socket, over: threading.Event) -> None:
+        began.release()
+        over.wait()
+
+    browser = visit()
+    with browser.client as client, ThreadPoolExecutor(4) as threads, peer(hang) as (address, over):
+        assert client.portal is not None
+        others = client.portal.call(to_thread.current_default_thread_limiter)
+        provider.document["token_endpoint"] = address
+        waiting = threads.submit(browser.get, at_provider(begin(browser)))
+        assert began.acquire(timeout=60)
+        assert others.borrowed_tokens == 0 and not waiting.done()
+        over.set()
+        assert waiting.result(60).status_code == 503
 
 
 def test_a_client_secret_that_cannot_be_read_is_said(configured: Settings, db: Database) -> None:

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from scrimp.cli import app
 from scrimp.key_history import EMPTY, History, opened, sealed, text_of, time_of
-from scrimp.transparency import NotProven
+from scrimp.transparency import Note, NotProven
+from tests.ledger.dates import date_of
 from tests.ledger.support import signed_document
 from tests.ledger.test_attestations import OTHER, STRANGER, TRUSTED
 from tests.ledger.test_certificates import KEY
@@ -80,8 +81,9 @@ def test_a_revoked_key_needs_a_witness_of_before(evidence: Evidence, verify: Ver
     """Whoever has the key can sign any date: a witness alone tells when a checkpoint was there."""
     trusted = ("--witness", str(evidence.witness.key), "--checkpoint", evidence.cosigned)
     now = datetime.now(UTC)
+    dated = ("--dated", evidence.write("date.json", date_of(evidence.witness, KEY, [evidence.document["envelope"]], 1)))
     for since, words, problem in (
-        (now + HOUR, trusted, None),
+        (now + HOUR, (*trusted, *dated), None),
         (now + HOUR, (), "no witness that you trust"),
         (issued_at(evidence) - HOUR, trusted, "no witness saw its checkpoint before"),
     ):
@@ -89,6 +91,58 @@ def test_a_revoked_key_needs_a_witness_of_before(evidence: Evidence, verify: Ver
         status, said = verify(evidence.signed, *kept(evidence.folder, history), *words)
         assert status == (0 if problem is None else 1), said
         assert problem is None or (problem in said and "a disk was stolen" in said)
+
+
+def forged_beside(evidence: Evidence) -> dict[str, Any]:
+    """Another certificate about the old job, by who has the key: under the checkpoint that the witness saw."""
+    body = copy.deepcopy(evidence.document["certificate"])
+    body["epsilon"]["value"] = 0.01
+    return signed_document(body, KEY, {"model.safetensors": "ab" * 32})
+
+
+def test_a_revoked_key_needs_a_witness_of_its_signature(evidence: Evidence, verify: Verify) -> None:
+    """The witness saw the ledger's entries before the theft: a thief signs another claim about them."""
+    issued, forged = evidence.document, forged_beside(evidence)
+    now, other = datetime.now(UTC), signed_document({"other": 1} | evidence.document["certificate"], KEY, {})
+    envelopes = [other["envelope"], issued["envelope"], other["envelope"]]
+    date = date_of(evidence.witness, KEY, envelopes, 2, "other")
+    late = date_of(evidence.witness, KEY, [forged["envelope"]], 1, at=int((now + 2 * HOUR).timestamp()))
+    files = {name: evidence.write(f"{name}.json", each) for name, each in (("date", date), ("late", late))}
+    wrong = [date | {"entry": 3}, date | {"path": date["path"][1:]}, {**date, "entry": 1}]
+    known = of_times(evidence, -2 * HOUR).revoked(TRUSTED, now + HOUR, now, "a disk was stolen")
+    words = (*kept(evidence.folder, known), "--witness", str(evidence.witness.key), "--checkpoint", evidence.cosigned)
+    for document in (issued, issued["envelope"]):
+        path = evidence.write("issued.json", document)
+        assert verify(path, *words, "--dated", files["date"])[0] == 0
+        assert verify(path, *words, "--dated", files["late"], "--dated", files["date"])[0] == 0
+        for given in ((), ("--dated", files["late"])):
+            status, said = verify(path, *words, *given)
+            assert status == 2 and "signed by a revoked key" in said and "nothing dates it" in said
+        for each in wrong:
+            assert verify(path, *words, "--dated", evidence.write("wrong.json", each))[0] == 2, each
+    for document in (forged, forged["envelope"]):
+        path = evidence.write("forged.json", document)
+        status, said = verify(path, *words, "--dated", files["date"])
+        assert status == 2 and "nothing dates it" in said, said
+    bare = Note.parse(date["checkpoint"]).body + "\n"
+    unseen = evidence.write("unseen.json", date | {"checkpoint": bare})
+    assert verify(evidence.signed, *words, "--dated", unseen)[0] == 2, "a checkpoint that no witness cosigned"
+    assert verify(evidence.signed, *words, "--dated", evidence.write("none.json", {}))[0] == 2
+
+
+def test_a_log_that_a_witness_saw_after_the_theft_dates_nothing(evidence: Evidence, verify: Verify) -> None:
+    """The ledger was seen before, the signature after: the log may have the thief's."""
+    checkpoint = Note.parse(evidence.cosigned.read_text())
+    seen = checkpoint.signed_by(evidence.witness.key)
+    assert seen is not None
+    forged = forged_beside(evidence)
+    path = evidence.write("forged.json", forged)
+    date = date_of(evidence.witness, KEY, [forged["envelope"]], 1, at=seen + 7200)
+    since = datetime.fromtimestamp(seen + 3600, UTC)
+    known = of_times(evidence, -2 * HOUR).revoked(TRUSTED, since, since, "a disk was stolen")
+    words = (*kept(evidence.folder, known), "--witness", str(evidence.witness.key), "--checkpoint", evidence.cosigned)
+    status, said = verify(path, *words, "--dated", evidence.write("date.json", date))
+    assert status == 2 and "nothing dates it" in said
 
 
 def test_a_revoked_key_names_no_certificate_without_ledgers(evidence: Evidence, verify: Verify) -> None:

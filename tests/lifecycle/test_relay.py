@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,39 @@ def test_a_certificate_that_a_program_does_not_sign_keeps_no_other_waiting(
     relay.run_once()  # those that were not tried yet
     with db.read() as session:
         assert {each for each in jobs if session.get(Certificate, each) is not None} == set(jobs[1:])
+
+
+@pytest.mark.parametrize("error", [Unavailable("SCRIMP_SIGN_COMMAND failed"), OSError("no file")])
+def test_a_page_of_certificates_that_fail_keeps_no_other_waiting(
+    db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A hundred were read at once, the oldest: as many that cannot be issued were all that was ever tried."""
+    monkeypatch.setattr("app.lifecycle.relay.CERTIFICATES", 2)
+    jobs = [submit(once=str(number)) for number in range(4)]
+    for job_id in jobs:
+        log = claimed(db, job_id)
+        log.start_block(1, 50)
+        log.record_digest(50, "ab" * 32)
+        log.succeed([], 50, [])
+    relay, certify, tried = relay_of(db, settings, lambda _job: None), Relay._certify, list[str]()
+
+    def fails(self: Relay, row_id: int, job_id: str) -> None:
+        tried.append(job_id)
+        if job_id in jobs[:3]:
+            raise error
+        certify(self, row_id, job_id)
+
+    monkeypatch.setattr(Relay, "_certify", fails)
+    passes = 4 if isinstance(error, Unavailable) else 1  # what is away ends a pass
+    for _ in range(passes):
+        with pytest.raises(type(error)) if len(tried) < 3 else nullcontext():
+            relay.run_once()
+    assert tried == jobs
+    with db.read() as session:
+        assert session.get(Certificate, jobs[3]) is not None
+    with pytest.raises(type(error)):
+        relay.run_once()
+    assert tried[4] == jobs[0], "those that failed are tried again"
 
 
 def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Settings, submit: Submit) -> None:

@@ -15,11 +15,15 @@ from fastapi.testclient import TestClient
 from app.db.engine import Database
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish, signing_key
+from app.ledger.transparency import dates
+from app.ledger.transparency.attestations import about, keep, seal
 from app.ledger.transparency.signatures import holds, sign
 from app.lifecycle.relay import Relay
 from app.main import create_app
 from app.secrets import SecretError
 from app.settings import Settings
+from core.errors import Unavailable
+from scrimp.dated import Inclusion, digest_of
 from scrimp.key_history import EMPTY, History, opened, sealed
 from tests.conftest import Api
 from tests.ledger.test_certificates import KEY
@@ -103,6 +107,47 @@ def test_the_relay_signs_with_no_key_that_the_root_does_not_name(settings: Setti
         spoil()
         with pytest.raises(SecretError, match=f"SCRIMP_SIGNING_HISTORY.*{problem}"):
             signing_key(settings.model_copy(update={"signing_history": path, "signing_root": ROOT_KEY}))
+
+
+def test_a_relay_that_runs_on_signs_no_more_once_the_root_says_so(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started with a key that was named then: the history's file is read at each signature."""
+    own, at = public_key(signing_key(settings)), datetime.now(UTC) - timedelta(hours=2)
+    other = base64.b64encode(b"o" * 32).decode()
+    named, hour = EMPTY.rotated(own, at, at), timedelta(hours=1)
+    known = under_root(settings, named.rotated(other, at + hour, at + 9 * hour))
+    key = signing_key(known)
+    assert holds(sign({"of": "a test"}, key), own)
+    with monkeypatch.context() as later:  # its time passes, without a new history
+        later.setattr("app.ledger.key_history.now", lambda: at + 10 * hour)
+        with pytest.raises(Unavailable, match="does not name the signing key"):
+            sign({"of": "a test"}, key)
+    assert holds(sign({"of": "a test"}, key), own)
+    under_root(settings, named.revoked(own, at + hour, at + hour, "lost"))
+    with pytest.raises(Unavailable, match="does not name the signing key"):
+        sign({"of": "a test"}, key)
+    under_root(settings, named)
+    assert holds(sign({"of": "a test"}, key), own), "named again, it signs again"
+    (settings.home / "history.json").unlink()
+    with pytest.raises(Unavailable, match="SCRIMP_SIGNING_HISTORY cannot be read"):
+        sign({"of": "a test"}, key)
+
+
+def test_any_key_asks_when_something_was_signed(api: Api, db: Database) -> None:
+    headers, envelope = api.headers("analyst"), seal(about({"file": "ab" * 32}, "a type", 1), KEY)
+    with db.write() as session:
+        keep(session, envelope)
+    digest = digest_of(envelope.model_dump(mode="json", by_alias=True))
+    path = f"/v1/signatures/{digest}"
+    assert api.client.get(path).status_code == 401
+    pending = api.client.get(path, headers=headers)
+    assert pending.status_code == 409 and pending.json()["type"] == "/problems/head-pending"
+    assert dates.sign_due(db, KEY) == 1
+    answer = api.client.get(path, headers=headers)
+    assert answer.status_code == 200 and Inclusion.of(answer.json()).has(digest)
+    assert api.client.get(f"/v1/signatures/{'0' * 64}", headers=headers).status_code == 404
+    assert api.client.get("/v1/signatures/x", headers=headers).status_code == 422
 
 
 def test_any_key_reads_the_root_s_history(settings: Settings, api: Api) -> None:

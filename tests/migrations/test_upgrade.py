@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import shutil
 import signal
 import sqlite3
@@ -104,6 +107,35 @@ def test_an_old_home_is_upgraded_and_served(old: Settings) -> None:
         pass
     again = upgrade(old)
     assert again.exit_code == 0 and "nothing to do" in again.output
+
+
+def test_what_was_signed_before_there_were_logs_is_dated_from_the_upgrade_on(old: Settings) -> None:
+    """Certificates and terms; a certificate of before there were envelopes has no digest."""
+    signed, first = (
+        [{"sig": base64.b64encode(bytes([each]) * 64).decode()} for each in some] for some in ((1, 2), (3,))
+    )
+    bodies = {
+        "job_1": {"envelope": {"payload": "YQ==", "signatures": signed}},
+        "job_2": {"envelope": None},
+        "job_3": {},
+    }
+    terms = {"payload": "Yg==", "signatures": first}
+    migrate_to(old.effective_database_url, "0050")
+    with closing(sqlite3.connect(old.home / "scrimp.db")) as connection, connection:
+        (dataset,) = connection.execute("SELECT dataset_id FROM accounts").fetchone()
+        for job, body in bodies.items():
+            row = (job, json.dumps(body), "", "2026-01-01")
+            columns = "job_id, body, signature, issued_at"
+            connection.execute(f"INSERT INTO certificates ({columns}) VALUES (?, ?, ?, ?)", row)  # noqa: S608 - ours
+        row = (dataset, json.dumps(terms), "key", 1, 0, 0)
+        connection.execute("INSERT INTO dataset_terms VALUES (?, ?, ?, ?, ?, ?)", row)
+    migrate_to(old.effective_database_url, "0051")
+    with closing(sqlite3.connect(old.home / "scrimp.db")) as connection:
+        found = connection.execute("SELECT digest, batch, place FROM signed_digests ORDER BY digest").fetchall()
+    wanted = [
+        hashlib.sha256(bytes([each]) * 64 + payload).hexdigest() for each, payload in ((1, b"a"), (2, b"a"), (3, b"b"))
+    ]
+    assert found == [(each, None, None) for each in sorted(wanted)]
 
 
 def test_a_migration_that_fails_in_the_middle_is_rolled_back(old: Settings) -> None:

@@ -18,7 +18,10 @@ from collections.abc import Mapping
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ConfigDict, Field
+from sqlalchemy.orm import Session
 
+from app.db.models import SignedDigest, table_of
+from app.db.upsert import insert_into
 from app.ledger.certified import Certified, NamedLedger
 from app.ledger.signer import Signer, signature
 from core.contracts.base import Document
@@ -106,6 +109,16 @@ def seal(statement: Statement, signing_key: Signer) -> Envelope:
     raw = signature(signing_key, encoded(PAYLOAD_TYPE, payload))
     signed = Signature(keyid=key_id(signing_key.public_key()), sig=base64.b64encode(raw).decode())
     return Envelope(payloadType=PAYLOAD_TYPE, payload=base64.b64encode(payload).decode(), signatures=(signed,))
+
+
+def keep(session: Session, envelope: Envelope) -> None:
+    """Keeps the digests of an envelope that was signed, for a log (app.ledger.transparency.dates); in the transaction
+    that stores it."""
+    payload = base64.b64decode(envelope.payload)
+    for each in envelope.signatures:
+        signed = base64.b64decode(Signature.model_validate(each).sig)
+        row = {"digest": hashlib.sha256(signed + payload).hexdigest()}
+        session.execute(insert_into(session, table_of(SignedDigest)).values(row).on_conflict_do_nothing())
 
 
 def opened(envelope: object, public_key: str) -> Statement:
