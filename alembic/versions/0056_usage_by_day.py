@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0056"
-down_revision = "0050"
+down_revision = "0051"
 branch_labels = None
 depends_on = None
 DAY = ("ix_spent_by_key_day", "spent_by_key")
