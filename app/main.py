@@ -20,6 +20,7 @@ from app.audit.routes import router as audit_router
 from app.budgets.request_routes import router as budget_requests_router
 from app.budgets.routes import router as budgets_router
 from app.budgets.routes import spending_router
+from app.catalogue.graph_routes import router as graphs_router
 from app.catalogue.routes import router as catalogue_router
 from app.charges.routes import router as charges_router
 from app.dashboard.approvals import router as approval_pages_router
@@ -122,6 +123,7 @@ ROUTERS = (
     blocks_router,
     block_list_router,
     uploads_router,
+    graphs_router,
     grants_router,
     ledger_router,
     statement_router,

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from app.catalogue import graph_files, model_folders
-from core.contracts.graph import GraphFacts, GraphModel
-from core.errors import InvalidRequest
+from core.contracts.graph import GraphModel
+from core.errors import InvalidRequest, LimitError
 from core.parts.graph_program import Program, UnfitGraphError
 from core.parts.graph_rules import places_of
 from tests.graphs.architectures import ACCEPTED
@@ -45,16 +45,35 @@ def test_a_path_stays_in_the_models_root(root: Path) -> None:
     (root / "own" / "link.pt2").symlink_to(outside)
     for path in ("own/link.pt2", "own/absent.pt2", "own"):
         with pytest.raises(InvalidRequest, match="no such file in the models root"):
-            graph_files.pinned(root, path, GraphFacts())
+            graph_files.pinned(root, GraphModel(path=path))
     with pytest.raises(InvalidRequest, match="no models root"):
-        graph_files.pinned(None, "own/vit.pt2", GraphFacts())
+        graph_files.pinned(None, GraphModel(path="own/vit.pt2"))
 
 
 def test_a_file_that_changed_is_looked_at_again(root: Path) -> None:
-    first = graph_files.pinned(root, "own/vit.pt2", GraphFacts())
+    first = graph_files.pinned(root, GraphModel(path="own/vit.pt2"))
     (root / "own" / "vit.pt2").write_bytes(b"PK no graph")
     with pytest.raises(InvalidRequest, match="not a zip archive"):
-        graph_files.pinned(root, "own/vit.pt2", first)
+        graph_files.pinned(root, first)
+
+
+@pytest.mark.parametrize("ends", ["too slow", "refused"])
+def test_a_refused_file_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """Whatever it is called: a file that takes the whole time would take it at every quote."""
+    reads: list[str] = []
+
+    def run_limited(target: str, request: dict[str, str], **_: object) -> dict[str, str]:
+        reads.append(request["path"])
+        if ends == "too slow":
+            raise LimitError("a test")
+        return {"refused": "a test"}
+
+    monkeypatch.setattr(graph_files, "run_limited", run_limited)
+    for name in ("one.pt2", "other.pt2", "one.pt2"):
+        (root / name).write_bytes(f"no graph, {ends}".encode())
+        with pytest.raises(InvalidRequest):
+            graph_files.pinned(root, GraphModel(path=name))
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("other", [0, -1, {"value": "x"}])
