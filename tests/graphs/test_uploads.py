@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from sqlalchemy import select, update
-from torch import nn
 
 from app.catalogue import graph_files, graph_uploads
 from app.datasets import quota
@@ -21,27 +19,14 @@ from app.retention import service as retention
 from core.contracts.graph import GraphModel
 from core.errors import InvalidRequest
 from core.ids import now
-from scrimp.graph_export import export_graph
 from tests.datasets.conftest import Api, new_api, spec
 from tests.datasets.test_resumable import begin, kind, piece, uploads
-
-
-class Small(nn.Module):
-    """Two columns to two classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.layers(x)
-        return out
+from tests.graphs.small import small_graph
 
 
 @pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    torch.manual_seed(0)
-    return export_graph(Small(), torch.zeros(2, 2), tmp_path_factory.mktemp("small") / "small.pt2").read_bytes()
+def content() -> bytes:
+    return small_graph()
 
 
 @pytest.fixture
