@@ -20,7 +20,6 @@ from app.audit.routes import router as audit_router
 from app.budgets.request_routes import router as budget_requests_router
 from app.budgets.routes import router as budgets_router
 from app.budgets.routes import spending_router
-from app.catalogue.graph_routes import router as graphs_router
 from app.catalogue.routes import router as catalogue_router
 from app.charges.routes import router as charges_router
 from app.dashboard.approvals import router as approval_pages_router
@@ -65,6 +64,7 @@ from app.egress.routes import router as egress_router
 from app.front import Front
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
+from app.graphs.routes import router as graphs_router
 from app.identity.provider import Provider
 from app.jobs.file_routes import router as job_files_router
 from app.jobs.list_routes import router as job_list_router

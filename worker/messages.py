@@ -71,8 +71,8 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "protocol": "The attempt and its supervisor do not follow the same protocol.",
     "storage": "The job's files could not be written. Tell the operator: the storage is full or away.",
     "model-missing": (
-        "The model is missing from this worker's models root, or differs from the admitted one. Tell the operator, or "
-        "train another."
+        "The model is missing from this worker's models root, or differs from the admitted one; or its "
+        "uploaded file has gone. Tell the operator, or train another."
     ),
     "model-unfit": (
         "A part of the model has no exact per-record gradients here; this attempt read no record. Train another model."

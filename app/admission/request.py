@@ -10,7 +10,7 @@ from pathlib import Path
 from app.admission.choices import completed
 from app.admission.facts import DatasetFacts
 from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
-from app.catalogue import extractors, graph_uploads, model_folders, models
+from app.catalogue import extractors, graph_rows, model_folders, models
 from app.db.engine import Database
 from app.grants import service as grants
 from app.grants.service import Access
@@ -144,7 +144,7 @@ def resolve(db: Database, request: Request) -> Resolved:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts = facts_for(session, caller, dataset, spec.blocks, samples=spec.sampling.is_sampled)
         side = side_facts(session, caller, spec.optimizer.side)
-        uploaded = graph_uploads.facts_of(session, caller.id, spec.model)
+        uploaded = graph_rows.facts_of(session, caller.id, spec.model)
     return Resolved.of(request, facts, side, access, uploaded)
 
 
@@ -166,7 +166,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     if (
         found.facts is None
         or request.spec.optimizer.side is not None
-        or graph_uploads.named(request.spec.model) is not None
+        or graph_rows.named(request.spec.model) is not None
         or (may_move and request.spec.sampling.is_sampled)
     ):
         return resolve(db, request)

@@ -1,4 +1,4 @@
-"""The table of models that keys uploaded as graphs (app.catalogue.graph_uploads)."""
+"""The table of models that keys uploaded as graphs (app.graphs.uploads)."""
 
 from __future__ import annotations
 

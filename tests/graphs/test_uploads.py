@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.catalogue import graph_files, graph_uploads
+from app.catalogue import graph_files, graph_rows
 from app.datasets import quota
 from app.db.models import ApiKey, Graph, Job
+from app.graphs import uploads as graph_uploads
 from app.retention import service as retention
 from core.contracts.graph import GraphModel
 from core.errors import InvalidRequest
@@ -167,22 +168,22 @@ def test_a_job_uses_the_graph_and_keeps_it(api: Api, content: bytes) -> None:
     assert kind(delete(api, sha256)) == (409, "wrong-state")
     with api.db.write() as session:
         job = session.scalars(select(Job)).one()
-        wanted = graph_uploads.models_root(session, api.settings, job.key_id, GraphModel(upload=sha256))
+        wanted = graph_rows.models_root(session, api.settings, job.key_id, GraphModel(upload=sha256))
         assert wanted is not None and wanted.read_bytes() == content
         job.status, job.finished_at = "cancelled", now()
     assert delete(api, sha256).status_code == 204
     with api.db.read() as session:
-        gone = graph_uploads.models_root(session, api.settings, api.key_ids["analyst"], GraphModel(upload=sha256))
+        gone = graph_rows.models_root(session, api.settings, api.key_ids["analyst"], GraphModel(upload=sha256))
     assert gone is not None and not gone.exists()
 
 
 def test_a_graph_that_goes_before_its_job_is_held(api: Api, content: bytes) -> None:
     sha256 = added(api, content)["sha256"]
     with api.db.write() as session:
-        graph_uploads.use(session, api.key_ids["analyst"], GraphModel(upload=sha256))
+        graph_rows.use(session, api.key_ids["analyst"], GraphModel(upload=sha256))
     assert delete(api, sha256).status_code == 204
     with pytest.raises(InvalidRequest, match="deleted"), api.db.write() as session:
-        graph_uploads.use(session, api.key_ids["analyst"], GraphModel(upload=sha256))
+        graph_rows.use(session, api.key_ids["analyst"], GraphModel(upload=sha256))
 
 
 def test_unused_graphs_go_with_the_artifacts(make: Callable[..., Api], content: bytes) -> None:
@@ -211,6 +212,6 @@ def test_a_graph_in_a_bucket(make: Callable[..., Api], content: bytes, s3_bucket
     sha256 = added(api, content)["sha256"]
     assert stored(api) == []  # no copy beside the bucket's
     with api.db.read() as session:
-        file = graph_uploads.models_root(session, api.settings, api.key_ids["analyst"], GraphModel(upload=sha256))
+        file = graph_rows.models_root(session, api.settings, api.key_ids["analyst"], GraphModel(upload=sha256))
     assert file is not None and file.read_bytes() == content
     assert delete(api, sha256).status_code == 204

@@ -13,7 +13,7 @@ from typing import get_args
 
 from sqlalchemy.orm import Session
 
-from app.catalogue.graph_uploads import models_root
+from app.catalogue.graph_rows import models_root
 from app.db.declared import declared
 from app.db.models import Job
 from app.ledger.blocks import read_by

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from app.catalogue.graph_uploads import models_root
+from app.catalogue.graph_rows import models_root
 from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import Artifact, Job

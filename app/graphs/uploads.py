@@ -16,20 +16,19 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.catalogue import graph_files
+from app.catalogue.graph_rows import FILE, GRAPHS, row_of
 from app.datasets import resumable, storage
 from app.db.engine import Database
 from app.db.models import ApiKey, Graph, Job
-from app.lifecycle.states import FINISHED
 from app.settings import Settings
 from app.storage import objects
 from app.storage.folder import Folder
 from app.storage.seals import Seals
-from core.contracts.graph import GraphFacts, GraphModel
 from core.disk import LOOK_BYTES, keep
 from core.errors import Conflict, InvalidRequest, NotFound, ServiceError, too_large
 from core.ids import new_id, now
@@ -37,7 +36,6 @@ from core.parts.graph_file import MOST_BYTES
 from core.parts.sealed import Named, create, readable
 
 logger = logging.getLogger(__name__)
-GRAPHS, FILE = "graphs", "graph.pt2"
 MOST_GRAPHS = 100  # of a key
 AT_ONCE = 100  # deletions in one sweep
 
@@ -101,7 +99,7 @@ def _copied(content: Named, file: Path, settings: Settings) -> str:
 def _kept(db: Database, settings: Settings, row: Graph, folder: Path) -> Graph:
     """Publishes a graph's file and writes its row; or finds the key's row of the same content."""
     with db.read() as session:
-        if (before := _row(session, row.key_id, row.sha256)) is not None:
+        if (before := row_of(session, row.key_id, row.sha256)) is not None:
             return before
     key, store = f"{GRAPHS}/{row.id}/{FILE}", objects.of(settings)
     keep(settings.storage_root, folder, row.id, GRAPHS)
@@ -110,7 +108,7 @@ def _kept(db: Database, settings: Settings, row: Graph, folder: Path) -> Graph:
         with db.write() as session:
             # The key's row is the lock: of two equal uploads one is kept.
             session.execute(select(ApiKey.id).where(ApiKey.id == row.key_id).with_for_update(key_share=True))
-            before = _row(session, row.key_id, row.sha256)
+            before = row_of(session, row.key_id, row.sha256)
             if before is None:
                 _require_room(session, row.key_id)
                 session.add(row)
@@ -147,7 +145,7 @@ def delete(db: Database, settings: Settings, key_id: str, sha256: str) -> None:
         Conflict: `wrong-state`: a job with it is not finished.
     """
     with db.write() as session:
-        row = _row(session, key_id, sha256, lock=True)
+        row = row_of(session, key_id, sha256, lock=True)
         if row is None:
             raise NotFound("your key has no graph with this SHA-256")
         place = _drop(session, row)
@@ -157,7 +155,7 @@ def delete(db: Database, settings: Settings, key_id: str, sha256: str) -> None:
 
 def _drop(session: Session, row: Graph) -> str:
     """Deletes a row, under its lock, which a submission takes too (`use`). Returns the place of its file."""
-    unfinished = select(Job.spec).where(Job.key_id == row.key_id, Job.status.not_in(FINISHED))
+    unfinished = select(Job.spec).where(Job.key_id == row.key_id, Job.finished_at.is_(None))
     if any((spec.get("model") or {}).get("upload") == row.sha256 for spec in session.scalars(unfinished)):
         raise Conflict("wrong-state", "a job with this graph is not finished: wait for it, or cancel it first")
     session.delete(row)
@@ -165,12 +163,13 @@ def _drop(session: Session, row: Graph) -> str:
 
 
 def sweep(db: Database, settings: Settings, before: datetime | None) -> None:
-    """Deletes the graphs of revoked keys, and those that no job was submitted with since; and what crashes left on this
-    machine (not in a bucket).
+    """Removes uploads in pieces that have expired; deletes the graphs of revoked keys, and those that no job was
+    submitted with since; removes what crashes left on this machine (not in a bucket).
 
     Args:
         before: None: unused ones are kept.
     """
+    resumable.sweep(settings)
     unused = () if before is None else (Graph.used_at < before,)
     revoked = select(ApiKey.id).where(ApiKey.id == Graph.key_id, ApiKey.revoked_at.is_not(None)).exists()
     with db.read() as session:
@@ -178,7 +177,7 @@ def sweep(db: Database, settings: Settings, before: datetime | None) -> None:
     for key_id, sha256 in over:
         try:
             with db.write() as session:
-                row = _row(session, key_id, sha256, lock=True)
+                row = row_of(session, key_id, sha256, lock=True)
                 if row is None:
                     continue
                 place = _drop(session, row)
@@ -192,53 +191,3 @@ def sweep(db: Database, settings: Settings, before: datetime | None) -> None:
             is_known = session.get(Graph, folder.name) is not None
         if not is_known:
             objects.of(settings).remove(f"{GRAPHS}/{folder.name}")
-
-
-def named(model: object) -> str | None:
-    """The SHA-256 of the graph that a job's model names as uploaded; None: it names none."""
-    return model.upload if isinstance(model, GraphModel) else None
-
-
-def facts_of(session: Session, key_id: str, model: object) -> GraphFacts | None:
-    """The facts of the graph that a model names, as a key's job is resolved; None: it names none of the key's."""
-    sha256 = named(model)
-    row = None if sha256 is None else _row(session, key_id, sha256)
-    return None if row is None else row.facts
-
-
-def use(session: Session, key_id: str, model: object) -> None:
-    """Notes that a job with this model is submitted, in its transaction: the graph then stays until the job has ended.
-
-    Raises:
-        InvalidRequest: it was deleted meanwhile.
-    """
-    sha256 = named(model)
-    if sha256 is None:
-        return
-    noted = update(Graph).where(Graph.key_id == key_id, Graph.sha256 == sha256).values(used_at=now())
-    if session.scalar(noted.returning(Graph.id)) is None:
-        raise InvalidRequest.at("/model/upload", graph_files.NOT_UPLOADED)
-
-
-def models_root(session: Session, settings: Settings, key_id: str, model: object) -> Path | None:
-    """Where a job's model lies: the folder of models, or the file of the graph that its key uploaded, on this machine.
-    None: there is no folder. Where the file is missing, a place without one.
-
-    Raises:
-        StorageFull, Unavailable: see app.storage.objects.
-    """
-    sha256 = named(model)
-    if sha256 is None:
-        return None if settings.models_root is None else settings.models_root.resolve()
-    row = _row(session, key_id, sha256)
-    if row is not None:
-        try:
-            return objects.of(settings).local(f"{GRAPHS}/{row.id}/{FILE}", sha256).resolve()
-        except NotFound:
-            logger.error("the file of %s is missing", row.id)
-    return settings.storage_root.resolve() / GRAPHS / sha256
-
-
-def _row(session: Session, key_id: str, sha256: str, *, lock: bool = False) -> Graph | None:
-    found = select(Graph).where(and_(Graph.key_id == key_id, Graph.sha256 == sha256))
-    return session.scalar(found.with_for_update() if lock else found)

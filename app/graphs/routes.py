@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import StringConstraints
 
-from app.catalogue import graph_uploads
 from app.db.models import Graph
 from app.db.row_view import Computed, Moment, RowView, Whole
+from app.graphs import uploads as graph_uploads
 from app.keys.auth import SubmitterKey
 from app.web import examples
 from app.web.deps import Db, ServiceSettings
