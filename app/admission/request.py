@@ -19,7 +19,7 @@ from app.keys.service import Caller
 from app.settings import Settings
 from core.contracts.dataset_spec import LanguageModelTask
 from core.contracts.governance import Use
-from core.contracts.graph import GraphFacts
+from core.contracts.graph import GraphFacts, GraphModel
 from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import rule_of
 from core.errors import Conflict, InvalidRequest
@@ -166,7 +166,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     if (
         found.facts is None
         or request.spec.optimizer.side is not None
-        or graph_rows.named(request.spec.model) is not None
+        or isinstance(request.spec.model, GraphModel)
         or (may_move and request.spec.sampling.is_sampled)
     ):
         return resolve(db, request)

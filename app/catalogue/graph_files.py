@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import busy, run_limited
-from core.contracts.graph import GraphFacts, GraphModel
+from core.contracts.graph import GraphFacts
 from core.errors import InvalidRequest, LimitError
 
 MEMORY, TIME_S = 4 << 30, 60.0
@@ -22,42 +22,37 @@ _turns = threading.BoundedSemaphore(AT_ONCE)
 _verdicts: dict[str, Verdict] = {}  # by the file's SHA-256, the oldest first; refusals too, since they cost the same
 
 
-def resolved(asked: GraphModel, models_root: Path | None, uploaded: GraphFacts | None) -> GraphModel:
-    """A request with the facts of its file, in the models root or as its key uploaded it. Raises as `pinned`."""
-    if asked.upload is None:
-        return pinned(models_root, asked)
-    if uploaded is None:
-        raise InvalidRequest.at("/model/upload", NOT_UPLOADED)
-    return agreeing(asked, uploaded)
+def pinned(
+    models_root: Path | None, path: str | None, said: GraphFacts, uploaded: GraphFacts | None = None
+) -> GraphFacts:
+    """The facts of a graph's file, in the models root or as its key uploaded it.
 
-
-def pinned(models_root: Path | None, asked: GraphModel) -> GraphModel:
-    """A request with the facts of its file in the models root.
+    Args:
+        path: in the models root; None: the request names an upload.
+        said: what the request says of the file.
 
     Raises:
         InvalidRequest: the file is missing, holds no graph that can be trained, or differs from what is said.
         LimitError: too many files are looked at (503).
     """
-    if models_root is None or asked.path is None:
-        raise InvalidRequest.at(asked.named_at, "this service has no models root: an operator sets one")
-    file = _inside(models_root, asked.path)
+    facts = uploaded if path is None else _in_root(models_root, path)
+    if facts is None:
+        raise InvalidRequest.at("/model/upload", NOT_UPLOADED)
+    for name, fact in facts:
+        if getattr(said, name) not in (None, fact):
+            raise InvalidRequest.at(f"/model/{name}", f"the graph in this file has {fact}: leave this out")
+    return facts
+
+
+def _in_root(models_root: Path | None, path: str) -> GraphFacts:
+    if models_root is None:
+        raise InvalidRequest.at("/model/path", "this service has no models root: an operator sets one")
+    file = _inside(models_root, path)
     known = file.stat()
     verdict = verdict_of(file, _sha256(file, known.st_ino, known.st_size, known.st_mtime_ns))
     if isinstance(verdict, str):
         raise InvalidRequest.at("/model/path", verdict)
-    return agreeing(asked, verdict)
-
-
-def agreeing(asked: GraphModel, facts: GraphFacts) -> GraphModel:
-    """A request with the facts of its file.
-
-    Raises:
-        InvalidRequest: it says others.
-    """
-    for name, fact in facts:
-        if getattr(asked, name) not in (None, fact):
-            raise InvalidRequest.at(f"/model/{name}", f"the graph in this file has {fact}: leave this out")
-    return asked.model_copy(update=facts.model_dump())
+    return verdict
 
 
 def verdict_of(file: Path, sha256: str) -> Verdict:

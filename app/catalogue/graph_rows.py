@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import select, update
@@ -14,7 +15,6 @@ from app.settings import Settings
 from app.storage import objects
 from core.contracts.graph import GraphFacts, GraphModel
 from core.errors import InvalidRequest, NotFound
-from core.ids import now
 
 logger = logging.getLogger(__name__)
 GRAPHS, FILE = "graphs", "graph.pt2"
@@ -32,16 +32,18 @@ def facts_of(session: Session, key_id: str, model: object) -> GraphFacts | None:
     return None if row is None else row.facts
 
 
-def use(session: Session, key_id: str, model: object) -> None:
-    """Notes that a job with this model is submitted, in its transaction: the graph then stays until the job has ended.
+def use(session: Session, key_id: str, sha256: str | None) -> None:
+    """Notes that a job with this graph is submitted, in its transaction: the graph then stays until the job has ended.
+
+    Args:
+        sha256: as the job names it; None: it names none.
 
     Raises:
         InvalidRequest: it was deleted meanwhile.
     """
-    sha256 = named(model)
     if sha256 is None:
         return
-    noted = update(Graph).where(Graph.key_id == key_id, Graph.sha256 == sha256).values(used_at=now())
+    noted = update(Graph).where(Graph.key_id == key_id, Graph.sha256 == sha256).values(used_at=datetime.now(UTC))
     if session.scalar(noted.returning(Graph.id)) is None:
         raise InvalidRequest.at("/model/upload", NOT_UPLOADED)
 

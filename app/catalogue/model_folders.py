@@ -38,7 +38,8 @@ def resolved(
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
     if isinstance(asked, GraphModel):
-        return graph_files.resolved(asked, models_root, uploaded)
+        pinned = graph_files.pinned(models_root, asked.path, asked.facts, uploaded)
+        return asked.model_copy(update=pinned.model_dump())
     if not isinstance(asked, HfModel):
         return asked
     found = _find(models_root, asked.path)

@@ -317,7 +317,7 @@ def _no_records(model: Model, features_kind: str, features: int, outputs: int) -
         return _no_tuning(model, features_kind, features)
     if isinstance(model, GraphModel):
         wrong = _no_graph(model.facts, features, outputs)
-        return None if wrong is None else (model.named_at, wrong)
+        return None if wrong is None else ("/model/path" if model.upload is None else "/model/upload", wrong)
     return _no_image(model, features) if isinstance(model, CnnModel) else None
 
 

@@ -55,11 +55,6 @@ class GraphModel(ModelSettings, GraphFacts):
         return self
 
     @property
-    def named_at(self) -> str:
-        """The pointer to the member that names the file."""
-        return "/model/path" if self.upload is None else "/model/upload"
-
-    @property
     def facts(self) -> GraphFacts:
         """What a request says of the file."""
         return GraphFacts.model_validate(self.model_dump(include=set(GraphFacts.model_fields)))

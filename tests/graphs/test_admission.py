@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from app.catalogue import graph_files, model_folders
-from core.contracts.graph import GraphModel
+from core.contracts.graph import GraphFacts, GraphModel
 from core.errors import InvalidRequest, LimitError
 from core.parts.graph_program import Program, UnfitGraphError
 from core.parts.graph_rules import places_of
@@ -45,16 +45,16 @@ def test_a_path_stays_in_the_models_root(root: Path) -> None:
     (root / "own" / "link.pt2").symlink_to(outside)
     for path in ("own/link.pt2", "own/absent.pt2", "own"):
         with pytest.raises(InvalidRequest, match="no such file in the models root"):
-            graph_files.pinned(root, GraphModel(path=path))
+            graph_files.pinned(root, path, GraphFacts())
     with pytest.raises(InvalidRequest, match="no models root"):
-        graph_files.pinned(None, GraphModel(path="own/vit.pt2"))
+        graph_files.pinned(None, "own/vit.pt2", GraphFacts())
 
 
 def test_a_file_that_changed_is_looked_at_again(root: Path) -> None:
-    first = graph_files.pinned(root, GraphModel(path="own/vit.pt2"))
+    first = graph_files.pinned(root, "own/vit.pt2", GraphFacts())
     (root / "own" / "vit.pt2").write_bytes(b"PK no graph")
     with pytest.raises(InvalidRequest, match="not a zip archive"):
-        graph_files.pinned(root, first)
+        graph_files.pinned(root, "own/vit.pt2", first)
 
 
 @pytest.mark.parametrize("ends", ["too slow", "refused"])
@@ -72,7 +72,7 @@ def test_a_refused_file_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("one.pt2", "other.pt2", "one.pt2"):
         (root / name).write_bytes(f"no graph, {ends}".encode())
         with pytest.raises(InvalidRequest):
-            graph_files.pinned(root, GraphModel(path=name))
+            graph_files.pinned(root, name, GraphFacts())
     assert len(reads) == 1
 
 

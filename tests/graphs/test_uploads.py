@@ -180,10 +180,10 @@ def test_a_job_uses_the_graph_and_keeps_it(api: Api, content: bytes) -> None:
 def test_a_graph_that_goes_before_its_job_is_held(api: Api, content: bytes) -> None:
     sha256 = added(api, content)["sha256"]
     with api.db.write() as session:
-        graph_rows.use(session, api.key_ids["analyst"], GraphModel(upload=sha256))
+        graph_rows.use(session, api.key_ids["analyst"], sha256)
     assert delete(api, sha256).status_code == 204
     with pytest.raises(InvalidRequest, match="deleted"), api.db.write() as session:
-        graph_rows.use(session, api.key_ids["analyst"], GraphModel(upload=sha256))
+        graph_rows.use(session, api.key_ids["analyst"], sha256)
 
 
 def test_unused_graphs_go_with_the_artifacts(make: Callable[..., Api], content: bytes) -> None:
