@@ -67,6 +67,7 @@ from app.egress.routes import router as egress_router
 from app.front import Front
 from app.grants import service as grants
 from app.grants.routes import router as grants_router
+from app.graphs.routes import router as graphs_router
 from app.identity.provider import Provider
 from app.jobs.file_routes import router as job_files_router
 from app.jobs.list_routes import router as job_list_router
@@ -127,6 +128,7 @@ ROUTERS = (
     blocks_router,
     block_list_router,
     uploads_router,
+    graphs_router,
     grants_router,
     ledger_router,
     statement_router,

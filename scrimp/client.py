@@ -33,6 +33,7 @@ from scrimp.models import (
     Dataset,
     Forecast,
     Grant,
+    Graph,
     Job,
     Ledger,
     MetricPoint,
@@ -122,6 +123,16 @@ class Client(Administration):
             progress: called with the bytes that are sent and those of the whole file.
         """
         return uploading.upload(self.json, self.base_url, file, progress)
+
+    def upload_graph(self, file: str | Path, progress: Callable[[int, int], object] | None = None) -> Graph:
+        """Uploads a model of one's own that `scrimp.export_graph` wrote. Jobs of this key then name it by its content:
+        `model: {"kind": "graph", "upload": graph.sha256}`.
+
+        Args:
+            progress: as `upload` takes it.
+        """
+        arrived = self.upload(Path(file), progress)
+        return Graph.model_validate(self.json("POST", "/v1/graphs", json={"upload": arrived.id}, timeout=600.0))
 
     def dataset(self, name_or_id: str) -> Dataset:
         """Finds one data set by its name or id; raises NotFound if there is none."""

@@ -21,6 +21,7 @@ from scrimp.models import (
     ErasureNote,
     Event,
     Grant,
+    Graph,
     Job,
     Key,
     Kind,
@@ -96,6 +97,11 @@ class Lists(Wire):
         """Deletes the data themselves, for good; for the data set's owner. No job can be submitted on it any more."""
         return Dataset.model_validate(self.json("DELETE", f"/v1/datasets/{in_path(dataset)}/content"))
 
+    def delete_graph(self, sha256: str) -> None:
+        """Deletes a graph of the caller's; 409 while a job with it is not finished. Models that were trained stay;
+        the service answers no more predictions with them, and `scrimp.load_model` does."""
+        self.json("DELETE", f"/v1/graphs/{in_path(sha256)}")
+
     def delete_webhook(self, webhook_id: str) -> None:
         """Deletes a webhook and its deliveries."""
         self.json("DELETE", f"/v1/webhooks/{in_path(webhook_id)}")
@@ -128,6 +134,10 @@ class Lists(Wire):
     def grants(self, dataset: str) -> Pages[Grant]:
         """Lists every grant on a data set, oldest first."""
         return self.pages(f"/v1/datasets/{in_path(dataset)}/grants", Grant)
+
+    def graphs(self) -> Pages[Graph]:
+        """Lists the models that the caller has uploaded, the newest first. No other key sees them."""
+        return self.pages("/v1/graphs", Graph)
 
     def job(self, job_id: str) -> Job:
         """Shows a job: its status, progress, quote, attempts, last metrics and artifacts."""

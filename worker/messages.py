@@ -71,8 +71,8 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "protocol": "The attempt and its supervisor do not follow the same protocol.",
     "storage": "The job's files could not be written. Tell the operator: the storage is full or away.",
     "model-missing": (
-        "The model is missing from this worker's models root, or differs from the admitted one. Tell the operator, or "
-        "train another."
+        "The model is missing from this worker's models root, or differs from the admitted one; or its "
+        "uploaded file has gone. Tell the operator, or train another."
     ),
     "model-unfit": (
         "A part of the model has no exact per-record gradients here; this attempt read no record. Train another model."
@@ -277,7 +277,7 @@ class JobDescription(Document):
             users.
         numerics: the stored numerics; null for a job that was admitted before numerics were stored.
         steps: T of the stored plan.
-        models_root: the folder of Hugging Face models, if the job uses one.
+        models_root: the folder of Hugging Face models, or the file of an uploaded graph, if the job uses one.
     """
 
     spec: JobSpec
@@ -356,7 +356,8 @@ class Predict(Document):
         weights: model.safetensors or adapter_model.safetensors, as published.
         records: the request's inputs, as core.parts.inputs parsed them.
         top: how many classes, items or tokens to return.
-        models_root: the folder of the job's extractor or Hugging Face model, if it uses one.
+        models_root: the folder of the job's extractor or Hugging Face model, if it uses one; or the file of an
+            uploaded graph.
     """
 
     kind: Literal["predict"] = "predict"

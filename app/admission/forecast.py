@@ -104,7 +104,8 @@ def with_records(resolved: Resolved, records: int) -> Resolved:
     """
     if resolved.facts.blocks:
         raise InvalidRequest.at("/dataset", "this data set has blocks: its number of records is that of its blocks")
-    return Resolved.of(resolved.request, resolved.facts.with_records(records), resolved.side, resolved.access)
+    facts = resolved.facts.with_records(records)
+    return Resolved.of(resolved.request, facts, resolved.side, resolved.access, resolved.uploaded)
 
 
 def forecast(admission: Admission, caller: Caller, spec: JobSpec, dataset_id: str) -> Forecast:

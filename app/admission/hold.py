@@ -23,6 +23,7 @@ from app.admission.price import Priced, explain, price
 from app.admission.request import Request, Resolved, resolve_once, same
 from app.admission.rows import NewJob, begin_study, write
 from app.admission.service import Admission
+from app.catalogue import graph_rows
 from app.datasets.moving import have_moved, move
 from app.db.models import Job, table_of
 from app.db.trip import Trip, round_trip
@@ -149,6 +150,7 @@ def _hold(session: Session, request: Request, priced: Priced, job: NewJob, recor
     there = standing.read(caller, replies, recorded)
     standing.check(there, limit, priced.price.epsilon, checked.spec.use, is_private=checked.facts.is_private)
     begin_study(session, job)
+    graph_rows.use(session, caller.id, (job.spec.get("model") or {}).get("upload"))
     if holds is not None:
         holds.check(session)
         with round_trip(session.connection()) as trip:

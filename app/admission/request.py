@@ -10,7 +10,7 @@ from pathlib import Path
 from app.admission.choices import completed
 from app.admission.facts import DatasetFacts
 from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
-from app.catalogue import extractors, model_folders, models
+from app.catalogue import extractors, graph_rows, model_folders, models
 from app.db.engine import Database
 from app.grants import service as grants
 from app.grants.service import Access
@@ -19,6 +19,7 @@ from app.keys.service import Caller
 from app.settings import Settings
 from core.contracts.dataset_spec import LanguageModelTask
 from core.contracts.governance import Use
+from core.contracts.graph import GraphFacts, GraphModel
 from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import rule_of
 from core.errors import Conflict, InvalidRequest
@@ -85,6 +86,7 @@ class Resolved:
     Attributes:
         spec: the request's, with its extractor's or model's content filled in.
         recipe: what admission chose in the place of members that the request left out.
+        uploaded: see `of`.
         facts: of what it reads.
         side: of the public data set with the optimizer's side information.
         access: the key's to the data set.
@@ -96,10 +98,21 @@ class Resolved:
     side: DatasetFacts | None
     access: Access
     recipe: tuple[Part, ...] = ()
+    uploaded: GraphFacts | None = None
 
     @classmethod
-    def of(cls, request: Request, facts: DatasetFacts, side: DatasetFacts | None, access: Access) -> Resolved:
+    def of(
+        cls,
+        request: Request,
+        facts: DatasetFacts,
+        side: DatasetFacts | None,
+        access: Access,
+        uploaded: GraphFacts | None = None,
+    ) -> Resolved:
         """A request on what it reads: its specification is completed by these facts.
+
+        Args:
+            uploaded: the facts of the graph that the key uploaded, if the request names one.
 
         Raises:
             InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
@@ -111,9 +124,10 @@ class Resolved:
         root, task = request.limits.models_root, facts.spec.task
         prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
         extracted = extractors.resolved(spec.model, root, facts.spec.features.kind)
-        model = model_folders.resolved(models.resolved(extracted, task.kind), root, facts.outputs, prompts=prompts)
+        chosen = models.resolved(extracted, task.kind)
+        model = model_folders.resolved(chosen, root, facts.outputs, prompts=prompts, uploaded=uploaded)
         pinned = spec.model_copy(update={"model": model})
-        return cls(request, pinned, facts.seen_by(model), side, access, parts)
+        return cls(request, pinned, facts.seen_by(model), side, access, parts, uploaded)
 
 
 def resolve(db: Database, request: Request) -> Resolved:
@@ -130,7 +144,8 @@ def resolve(db: Database, request: Request) -> Resolved:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
         facts = facts_for(session, caller, dataset, spec.blocks, samples=spec.sampling.is_sampled)
         side = side_facts(session, caller, spec.optimizer.side)
-    return Resolved.of(request, facts, side, access)
+        uploaded = graph_rows.facts_of(session, caller.id, spec.model)
+    return Resolved.of(request, facts, side, access, uploaded)
 
 
 def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolved | str:
@@ -151,6 +166,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     if (
         found.facts is None
         or request.spec.optimizer.side is not None
+        or isinstance(request.spec.model, GraphModel)
         or (may_move and request.spec.sampling.is_sampled)
     ):
         return resolve(db, request)

@@ -65,6 +65,8 @@ Action = Literal[
     "dataset.content_deleted",
     "upload.begun",
     "upload.given_up",
+    "graph.uploaded",  # a model of a key's own
+    "graph.deleted",
     "prediction.asked",
     "certificate.downloaded",
     "certificate.shown",  # on its job's page

@@ -2,41 +2,95 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from functools import lru_cache
 from pathlib import Path
 
 from app.sandbox.confinement import Policy
-from app.sandbox.limited import run_limited
+from app.sandbox.limited import busy, run_limited
 from core.contracts.graph import GraphFacts
 from core.errors import InvalidRequest, LimitError
 
 MEMORY, TIME_S = 4 << 30, 60.0
+AT_ONCE = 2  # files that one API process looks at; each may take MEMORY
+KEPT = 1024  # verdicts
+NOT_UPLOADED = "your key has uploaded no graph with this SHA-256, or it was deleted: `scrimp graphs upload` sends it"
+
+Verdict = GraphFacts | str
+_turns = threading.BoundedSemaphore(AT_ONCE)
+_verdicts: dict[str, Verdict] = {}  # by the file's SHA-256, the oldest first; refusals too, since they cost the same
 
 
-def pinned(models_root: Path | None, path: str, said: GraphFacts) -> GraphFacts:
-    """The facts of a graph's file, which is read in a process of its own.
+def pinned(
+    models_root: Path | None, path: str | None, said: GraphFacts, uploaded: GraphFacts | None = None
+) -> GraphFacts:
+    """The facts of a graph's file, in the models root or as its key uploaded it.
 
     Args:
-        said: what the request says of it.
+        path: in the models root; None: the request names an upload.
+        said: what the request says of the file.
 
     Raises:
         InvalidRequest: the file is missing, holds no graph that can be trained, or differs from what is said.
+        LimitError: too many files are looked at (503).
     """
+    facts = uploaded if path is None else _in_root(models_root, path)
+    if facts is None:
+        raise InvalidRequest.at("/model/upload", NOT_UPLOADED)
+    for name, fact in facts:
+        if getattr(said, name) not in (None, fact):
+            raise InvalidRequest.at(f"/model/{name}", f"the graph in this file has {fact}: leave this out")
+    return facts
+
+
+def _in_root(models_root: Path | None, path: str) -> GraphFacts:
     if models_root is None:
         raise InvalidRequest.at("/model/path", "this service has no models root: an operator sets one")
     file = _inside(models_root, path)
     known = file.stat()
+    verdict = verdict_of(file, _sha256(file, known.st_ino, known.st_size, known.st_mtime_ns))
+    if isinstance(verdict, str):
+        raise InvalidRequest.at("/model/path", verdict)
+    return verdict
+
+
+def verdict_of(file: Path, sha256: str) -> Verdict:
+    """The facts of a graph's file, which is read in a process of its own; or why there are none.
+
+    Args:
+        sha256: the file's. Of a known one nothing is read again.
+
+    Raises:
+        LimitError: too many files are looked at (503).
+    """
+    if (known := _verdicts.get(sha256)) is not None:
+        return known
+    if not _turns.acquire(timeout=TIME_S):
+        raise busy()
     try:
-        found = _looked_at(str(file), known.st_ino, known.st_size, known.st_mtime_ns)
+        verdict = _looked_at(file)
+    finally:
+        _turns.release()
+    if isinstance(verdict, GraphFacts) and verdict.sha256 != sha256:
+        return verdict  # the file was replaced since it was hashed: it pins what was read
+    while len(_verdicts) >= KEPT:
+        _verdicts.pop(next(iter(_verdicts)), None)
+    return _verdicts.setdefault(sha256, verdict)
+
+
+def _looked_at(file: Path) -> Verdict:
+    try:
+        answer = run_limited(
+            "core.parts.graph_facts:looked_at",
+            {"path": str(file)},
+            memory_bytes=MEMORY,
+            time_s=TIME_S,
+            files=Policy((file,)),
+        )
     except LimitError:
-        detail = f"reading the graph takes more than {TIME_S:g} s, or too much memory"
-        raise InvalidRequest.at("/model/path", detail) from None
-    if isinstance(found, str):
-        raise InvalidRequest.at("/model/path", found)
-    for name, fact in found:
-        if getattr(said, name) not in (None, fact):
-            raise InvalidRequest.at(f"/model/{name}", f"the graph in this file has {fact}: leave this out")
-    return found
+        return f"reading the graph takes more than {TIME_S:g} s, or too much memory"
+    return str(answer["refused"]) if "refused" in answer else GraphFacts.model_validate(answer)
 
 
 def _inside(models_root: Path, path: str) -> Path:
@@ -49,14 +103,8 @@ def _inside(models_root: Path, path: str) -> Path:
     return found
 
 
-@lru_cache(maxsize=64)
-def _looked_at(path: str, *_version: int) -> GraphFacts | str:
-    """The facts, or why there are none. Cached as long as the file is the same: quotes are frequent."""
-    answer = run_limited(
-        "core.parts.graph_facts:looked_at",
-        {"path": path},
-        memory_bytes=MEMORY,
-        time_s=TIME_S,
-        files=Policy((Path(path),)),
-    )
-    return str(answer["refused"]) if "refused" in answer else GraphFacts.model_validate(answer)
+@lru_cache(maxsize=256)
+def _sha256(file: Path, *_version: int) -> str:
+    """The file's, kept as long as the file is the same: quotes are frequent."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

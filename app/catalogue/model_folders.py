@@ -8,7 +8,7 @@ from pathlib import Path
 from app.catalogue import graph_files
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import run_limited
-from core.contracts.graph import GraphModel
+from core.contracts.graph import GraphFacts, GraphModel
 from core.contracts.hf import HfModel, adapted, size
 from core.contracts.job_spec import Model
 from core.errors import InvalidRequest, LimitError
@@ -19,18 +19,26 @@ LISTED = 20
 TEMPLATE_MEMORY, TEMPLATE_TIME_S = 1 << 30, 10.0
 
 
-def resolved(asked: Model, models_root: Path | None, outputs: int, *, prompts: bool = False) -> Model:
+def resolved(
+    asked: Model,
+    models_root: Path | None,
+    outputs: int,
+    *,
+    prompts: bool = False,
+    uploaded: GraphFacts | None = None,
+) -> Model:
     """The model, pinned: content hash, kind and sizes filled in.
 
     Args:
         outputs: the number of the data set's classes, or 1.
         prompts: its records are prompts and answers.
+        uploaded: the facts of the graph that the key uploaded, if the model names one.
 
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
     if isinstance(asked, GraphModel):
-        pinned = graph_files.pinned(models_root, asked.path, asked.facts)
+        pinned = graph_files.pinned(models_root, asked.path, asked.facts, uploaded)
         return asked.model_copy(update=pinned.model_dump())
     if not isinstance(asked, HfModel):
         return asked

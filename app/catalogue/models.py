@@ -316,19 +316,19 @@ def _no_records(model: Model, features_kind: str, features: int, outputs: int) -
     if isinstance(model, HfModel):
         return _no_tuning(model, features_kind, features)
     if isinstance(model, GraphModel):
-        return _no_graph(model.facts, features, outputs)
+        wrong = _no_graph(model.facts, features, outputs)
+        return None if wrong is None else ("/model/path" if model.upload is None else "/model/upload", wrong)
     return _no_image(model, features) if isinstance(model, CnnModel) else None
 
 
-def _no_graph(model: GraphFacts, features: int, outputs: int) -> tuple[str, str] | None:
+def _no_graph(model: GraphFacts, features: int, outputs: int) -> str | None:
     """Why a graph does not read a data set's records, or holds too much of one."""
     if model.inputs is not None and model.inputs != features:
-        return "/model/path", f"the graph reads {model.inputs} numbers; this data set's records have {features}"
+        return f"the graph reads {model.inputs} numbers; this data set's records have {features}"
     if model.outputs is not None and model.outputs != outputs:
-        return "/model/path", f"the graph gives {model.outputs} numbers for a record; this data set needs {outputs}"
+        return f"the graph gives {model.outputs} numbers for a record; this data set needs {outputs}"
     if model.pass_numbers is not None and model.pass_numbers > MOST_NUMBERS:
-        held = f"a pass would hold {model.pass_numbers} numbers for one record"
-        return "/model/path", f"{held}; at most {MOST_NUMBERS} are allowed"
+        return f"a pass would hold {model.pass_numbers} numbers for one record; at most {MOST_NUMBERS} are allowed"
     return None
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.datasets import resumable
 from app.db.engine import Database
-from app.db.models import ApiKey, Dataset, DatasetReading
+from app.db.models import ApiKey, Dataset, DatasetReading, Graph
 from app.settings import Settings
 from app.storage import parts
 from core.disk import Room
@@ -47,12 +47,14 @@ def reserve(session: Session, settings: Settings, owner_key: str, more: int, on_
 
 
 def stored_bytes(session: Session, settings: Settings, owner_key: str) -> int:
-    """The bytes that a key's data sets and unfinished registrations take, features of extractors included."""
+    """The bytes that a key's data sets, uploaded graphs and unfinished registrations take, features of extractors
+    included."""
     own = (Dataset.owner_key == owner_key, Dataset.content_deleted_at.is_(None))
     there = select(Dataset.id, Dataset.parts).where(*own)
     kept = parts.of(settings)
     stored = sum(kept.stored_bytes(each.id, each.parts) for each in session.execute(there))
-    return stored + _arriving_bytes(session, settings, owner_key)
+    graphs = session.scalar(select(func.coalesce(func.sum(Graph.bytes), 0)).where(Graph.key_id == owner_key)) or 0
+    return stored + int(graphs) + _arriving_bytes(session, settings, owner_key)
 
 
 def _arriving_bytes(session: Session, settings: Settings, owner_key: str) -> int:

@@ -11,12 +11,14 @@ from starlette.concurrency import run_in_threadpool
 from app.audit import record as audit
 from app.datasets import quota, resumable
 from app.datasets.schemas import UploadRequest, UploadView
-from app.keys.auth import OwnerKey
+from app.keys.auth import SubmitterKey
 from app.web import examples
 from app.web.deps import Db, ServiceSettings
 from app.web.limits import chunks_of
 from app.web.operations import LOCATION, NOTHING, OFFSET, Operation
 from core import leaves
+from core.errors import too_large
+from core.parts.graph_file import MOST_BYTES
 
 router = APIRouter(prefix="/v1/uploads", tags=["datasets"])
 Offset = Annotated[int, Header(alias="Upload-Offset", ge=0, description="Where the piece begins: the upload's offset.")]
@@ -38,7 +40,7 @@ PIECE = {
 @router.post("", status_code=201)
 @Operation(
     "The upload, empty.",
-    audience="owners",
+    audience="submitters",
     leaves=leaves.UPLOADS,
     command="datasets add",
     audit="upload.begun",
@@ -48,9 +50,13 @@ PIECE = {
     answer={**examples.UPLOAD, "offset": 0},
 )
 def begin_upload(
-    body: UploadRequest, db: Db, settings: ServiceSettings, caller: OwnerKey, response: Response
+    body: UploadRequest, db: Db, settings: ServiceSettings, caller: SubmitterKey, response: Response
 ) -> UploadView:
-    """Begins an upload of a large data file. Send its bytes with PATCH, then name its id in a data set's `upload`."""
+    """Begins an upload of a large data file, or of a graph. Send its bytes with PATCH, then name its id in a data set's
+    `upload`, or to `POST /v1/graphs`. An analyst's may be as large as a graph.
+    """
+    if not caller.may("owner") and body.size > MOST_BYTES:
+        raise too_large(MOST_BYTES)
     quota.require(db, settings, caller.id, body.size)
     with db.write() as session:
         quota.reserve(session, settings, caller.id, body.size)
@@ -63,14 +69,14 @@ def begin_upload(
 @router.get("/{upload_id}")
 @Operation(
     "The upload.",
-    audience="owners",
+    audience="submitters",
     leaves=leaves.UPLOADS,
     command="datasets add",
     problems=("forbidden",),
     headers=OFFSET,
     answer=examples.UPLOAD,
 )
-def show_upload(upload_id: str, settings: ServiceSettings, caller: OwnerKey, response: Response) -> UploadView:
+def show_upload(upload_id: str, settings: ServiceSettings, caller: SubmitterKey, response: Response) -> UploadView:
     """Shows how much of an upload has arrived, also by HEAD: `Upload-Offset`. To resume, send the bytes from there."""
     return _told(settings, caller.id, upload_id, response)
 
@@ -78,7 +84,7 @@ def show_upload(upload_id: str, settings: ServiceSettings, caller: OwnerKey, res
 @router.patch("/{upload_id}", openapi_extra=PIECE)
 @Operation(
     "The upload with its new offset.",
-    audience="owners",
+    audience="submitters",
     leaves=leaves.UPLOADS,
     command="datasets add",
     audit=NOTHING,
@@ -87,7 +93,12 @@ def show_upload(upload_id: str, settings: ServiceSettings, caller: OwnerKey, res
     answer=examples.UPLOAD,
 )
 async def append_to_upload(
-    upload_id: str, offset: Offset, request: Request, settings: ServiceSettings, caller: OwnerKey, response: Response
+    upload_id: str,
+    offset: Offset,
+    request: Request,
+    settings: ServiceSettings,
+    caller: SubmitterKey,
+    response: Response,
 ) -> UploadView:
     """Appends the body's bytes at `Upload-Offset`. What arrives before a connection breaks is kept."""
     announced = int(request.headers.get("content-length", "0"))
@@ -104,13 +115,13 @@ async def append_to_upload(
 @router.delete("/{upload_id}", status_code=204)
 @Operation(
     "The upload is gone.",
-    audience="owners",
+    audience="submitters",
     leaves=leaves.UPLOADS,
     no_command="an upload that nobody registers is deleted after a day",
     audit="upload.given_up",
     problems=("forbidden", "upload-busy"),
 )
-def give_up_upload(upload_id: str, db: Db, settings: ServiceSettings, caller: OwnerKey) -> None:
+def give_up_upload(upload_id: str, db: Db, settings: ServiceSettings, caller: SubmitterKey) -> None:
     """Gives an upload up: what has arrived is deleted."""
     with db.write() as session:
         resumable.give_up(settings, caller.id, upload_id)

@@ -13,6 +13,7 @@ api_keys ─┬─ datasets ─┬─ datasets (blocks appended to it, moved led
           │      ├────── dataset_terms (governance and grants as the relay signed them last)
           │      ├────── dataset_persons, approvals ── agreements (what needs two persons)
           │      └────── sub_accounts ── sub_account_keys (what keys and teams may use within the cap), budget_requests
+          ├─ graphs (models that keys uploaded)
           ├─ dataset_readings (registrations whose files are read in the background)
           └─ jobs ─┬──── jobs (a study's trials)
                    ├──── attempts ── blocks (the write-ahead record of steps)
@@ -74,6 +75,7 @@ from app.db.egress import Agreement as Agreement  # noqa: PLC0414
 from app.db.egress import Approval as Approval  # noqa: PLC0414
 from app.db.egress import DatasetPerson as DatasetPerson  # noqa: PLC0414
 from app.db.egress import Egress as Egress  # noqa: PLC0414
+from app.db.graphs import Graph as Graph  # noqa: PLC0414
 from app.db.json_parts import PRIORITIES
 from app.db.measures import Measure as Measure  # noqa: PLC0414
 from app.db.predictions import Prediction as Prediction  # noqa: PLC0414

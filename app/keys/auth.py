@@ -159,18 +159,18 @@ CurrentKey = Annotated[Caller, Depends(current_key)]
 
 
 def check_role(caller: Caller, role: str) -> None:
-    """Admits `role` and admins.
+    """Admits the roles that are enough for one.
 
     Raises:
         Forbidden: the key has another role.
     """
     if not caller.may(role):
-        needed = "admin" if role == "admin" else f"{role} or admin"
+        needed = " or ".join(service.AS_MUCH[role])
         raise Forbidden(f"this needs a key with the role {needed}; yours has the role {caller.role}")
 
 
 def require_role(role: str) -> Callable[[Caller], Awaitable[Caller]]:
-    """Makes a dependency that admits `role` and admins."""
+    """Makes a dependency on `check_role`."""
 
     async def check(caller: CurrentKey) -> Caller:
         check_role(caller, role)
@@ -180,5 +180,6 @@ def require_role(role: str) -> Callable[[Caller], Awaitable[Caller]]:
     return check
 
 
+SubmitterKey = Annotated[Caller, Depends(require_role("analyst"))]
 OwnerKey = Annotated[Caller, Depends(require_role("owner"))]
 AdminKey = Annotated[Caller, Depends(require_role("admin"))]

@@ -55,6 +55,10 @@ LOCKED = BY_ID.with_for_update(key_share=True)
 KeyLike = ApiKey | Row[Any] | SimpleNamespace  # the ORM's row, or any object with its columns
 
 
+# The roles that may do what a role may.
+AS_MUCH = {"admin": ("admin",), "owner": ("owner", "admin"), "analyst": ("analyst", "owner", "admin")}
+
+
 @dataclass(frozen=True)
 class Caller:
     """An authenticated caller.
@@ -80,8 +84,8 @@ class Caller:
         return self.role == "admin"
 
     def may(self, role: str) -> bool:
-        """Returns True if the key's role is `role`, or if it is an admin's."""
-        return self.role in ("admin", role)
+        """Returns True if the key's role is `role`, or one that may do the same and more."""
+        return self.role in AS_MUCH[role]
 
 
 def digest(pepper: bytes, token: str) -> str:

@@ -14,11 +14,12 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.audit import record as audit
-from app.datasets import readings, resumable, unit_files
+from app.datasets import readings, unit_files
 from app.datasets.repository import has_blocks, uses
 from app.db.engine import Database
 from app.db.models import Account, Artifact, Dataset, Egress, Job, Prediction, table_of
 from app.grants import service as grants
+from app.graphs import uploads as graph_uploads
 from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
 from app.ledger.blocks import ledgers_of
@@ -70,16 +71,17 @@ def delete_artifacts(db: Database, caller: Caller, job_id: str) -> None:
 def sweep(db: Database, settings: Settings) -> None:
     """Finishes interrupted deletions, and makes those that the retention settings ask for. Removes expired uploads and
     what ended readings leave."""
-    resumable.sweep(settings)
     readings.sweep(db, settings)
+    artifacts_before = None if settings.artifacts_kept_days is None else now() - timedelta(settings.artifacts_kept_days)
+    graph_uploads.sweep(db, settings, artifacts_before)
     with db.read() as session:
         cut_short = session.scalars(select(Dataset).where(Dataset.content_deleted_at.is_not(None))).all()
         unfinished = [each.id for each in cut_short if each.parts.all]
     for dataset_id in unfinished:
         remove_content(db, settings, dataset_id)
     _sweep_retired(db, settings)
-    if settings.artifacts_kept_days is not None:
-        _sweep_artifacts(db, now() - timedelta(days=settings.artifacts_kept_days))
+    if artifacts_before is not None:
+        _sweep_artifacts(db, artifacts_before)
     if settings.content_kept_days is not None:
         _sweep_contents(db, settings, now() - timedelta(days=settings.content_kept_days))
     history.sweep_due(db, settings)

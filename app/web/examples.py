@@ -124,6 +124,16 @@ UPLOAD = {
     "offset": 67108864,
     "expires_at": "2026-03-02T09:30:00.000000Z",
 }
+GRAPH = {
+    "sha256": "3f5d2ab17c09e84466d1c7a59be2f0837d64a1c5e9b20f8d7613ac42e5908b7d",
+    "bytes": 41216,
+    "parameters": 2410,
+    "trained": 2410,
+    "inputs": 36,
+    "outputs": 2,
+    "created_at": "2026-03-01T09:30:00.000000Z",
+    "used_at": "2026-03-01T09:31:00.000000Z",
+}
 
 
 def _epsilon(value: float, accountant: str = "gdp") -> dict[str, Any]:

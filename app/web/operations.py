@@ -47,6 +47,7 @@ PARAMETERS = {
     "request_id": "A request's id: `breq_…`.",
     "approval_id": "An approval's id: `apr_…`.",
     "upload_id": "An upload's id: `up_…`.",
+    "sha256": "A graph's SHA-256, in hex.",
     "dataset_id": "A data set's id: `ds_…`.",
     "label": "A block's label; `first` is the data set's own.",
     "key_id": "A key's id: `key_…`.",
@@ -64,11 +65,12 @@ PARAMETERS = {
 }
 
 
-# Who may call: anyone; every key; keys of these roles; or keys with this access to the data set, or to the job's
-# ("use": any but `view`; "own" is an admin's, too, and "its owner" nobody else's).
+# Who may call: anyone; every key; keys of these roles (submitters: all but viewers); or keys with this access to the
+# data set, or to the job's ("use": any but `view`; "own" is an admin's, too, and "its owner" nobody else's).
 Audience = Literal[
     "anyone",
     "every key",
+    "submitters",
     "owners",
     "admins",
     "admins, or the key itself",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from core.contracts.base import Document
+from core.contracts.base import Document, is_none
 from core.contracts.extractor import Sha256Hex
 from core.contracts.hf import ModelPath
 from core.contracts.model_settings import ModelSettings, RecordSizes
@@ -32,7 +32,9 @@ class GraphFacts(Document):
 
 
 class GraphModel(ModelSettings, GraphFacts):
-    """A model of the user's own: a file of the models root that `scrimp.export_graph` wrote from a torch module.
+    """A model of the user's own: a file that `scrimp.export_graph` wrote from a torch module.
+
+    `upload` names a file that the key uploaded, by its SHA-256; `path` one of the models root. Give one of them.
 
     A record's numbers are the graph's one input, in the shape that the file says. The output has a number for each
     class, or one for regression. Training begins at the file's weights; those with `requires_grad=False` stay.
@@ -43,12 +45,19 @@ class GraphModel(ModelSettings, GraphFacts):
     """
 
     kind: Literal["graph"] = "graph"
-    path: ModelPath
+    path: ModelPath | None = Field(None, exclude_if=is_none)
+    upload: Sha256Hex | None = Field(None, exclude_if=is_none)
+
+    @model_validator(mode="after")
+    def _check_named(self) -> Self:
+        if (self.path is None) == (self.upload is None):
+            raise ValueError("give `upload`, the SHA-256 of a file that your key uploaded, or `path`: one of them")
+        return self
 
     @property
     def facts(self) -> GraphFacts:
         """What a request says of the file."""
-        return GraphFacts.model_validate(self.model_dump(exclude={"kind", "path"}))
+        return GraphFacts.model_validate(self.model_dump(include=set(GraphFacts.model_fields)))
 
     def held(self, of: RecordSizes) -> int | None:
         """See ModelSettings.held."""

@@ -25,6 +25,7 @@ from scrimp.cli import (
     egress,
     export,
     grants,
+    graphs,
     jobs,
     keys,
     ledger,
@@ -63,6 +64,7 @@ app.add_typer(
 app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
 command(app, "signing-key")(certificates.signing_key)
 command(certificates.app, "page")(certificate_page.page)
+app.add_typer(graphs.app, name="graphs", help="Models of your own, uploaded for your jobs.")
 app.add_typer(webhooks.app, name="webhooks", help="Messages about jobs to an address of your own.")
 app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
 keys.app.add_typer(root.app, name="root", help="The offline root that signs which signing keys certificates may have.")

@@ -43,12 +43,19 @@ def reading() -> Iterator[Callable[[int, int], None]]:
 
 
 def _uploaded(client: Client, file: Path) -> str:
+    with uploading(file) as progress:
+        return client.upload(file, progress).id
+
+
+@contextmanager
+def uploading(file: Path) -> Iterator[Callable[[int, int], None]]:
+    """A bar of the bytes that are sent. Interruptions and lost connections say how to resume."""
     told = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
     try:
         with Progress(*columns, TimeRemainingColumn(), console=told, disable=not told.is_terminal) as bar:
             task = bar.add_task(file.name, total=file.stat().st_size)
-            return client.upload(file, lambda done, _whole: bar.update(task, completed=done)).id
+            yield lambda done, _whole: bar.update(task, completed=done)
     except KeyboardInterrupt:
         told.print(f"interrupted; {RESUME}")
         raise

@@ -68,6 +68,23 @@ class Delivery(Resource):
     ended_at: str | None = None
 
 
+class Graph(Resource):
+    """A graph of the caller's. Jobs name it by its `sha256`: `model: {"kind": "graph", "upload": …}`.
+
+    `inputs`, `outputs`: the numbers of a record, and of its answer. `trained`: of its `parameters`. `used_at`: when a
+    job with it was last submitted; before the first, `created_at`.
+    """
+
+    sha256: str
+    bytes: int
+    parameters: int
+    trained: int
+    inputs: int
+    outputs: int
+    created_at: str
+    used_at: str
+
+
 class Key(Resource):
     """A key and its limits, without any token."""
 

@@ -119,7 +119,9 @@ class GcnModel(Spec):
 
 
 class GraphModel(Spec):
-    """A model of the user's own: a file of the models root that `scrimp.export_graph` wrote from a torch module.
+    """A model of the user's own: a file that `scrimp.export_graph` wrote from a torch module.
+
+    `upload` names a file that the key uploaded, by its SHA-256; `path` one of the models root. Give one of them.
 
     A record's numbers are the graph's one input, in the shape that the file says. The output has a number for each
     class, or one for regression. Training begins at the file's weights; those with `requires_grad=False` stay.
@@ -137,7 +139,10 @@ class GraphModel(Spec):
     places: Annotated[int, Field(ge=1)] | None = None
     pass_numbers: Annotated[int, Field(ge=1)] | None = None
     kind: Literal["graph"] = "graph"
-    path: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")]
+    path: (
+        Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}$")] | None
+    ) = None
+    upload: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class GruRecModel(Spec):

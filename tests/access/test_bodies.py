@@ -33,8 +33,8 @@ def sent(world: World, who: str, method: str, path: str, body: bytes = NESTED, *
     [
         ("viewer", "POST", "/v1/datasets", 403),
         ("viewer", "POST", "/v1/datasets/check", 403),
-        ("trainer", "POST", "/v1/uploads", 403),
-        ("trainer", "PATCH", "/v1/uploads/up_x", 403),
+        ("viewer", "POST", "/v1/uploads", 403),
+        ("viewer", "PATCH", "/v1/uploads/up_x", 403),
         ("owner", "POST", "/v1/keys", 403),
         ("viewer", "POST", "/v1/jobs/{job}/predict", 403),
         ("stranger", "POST", "/v1/jobs/{job}/predict", 404),

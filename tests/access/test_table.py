@@ -133,13 +133,14 @@ def of_dataset(**more: Any) -> Callable[[World, Target, str], Sent]:
     return lambda _world, target, _who: {"params": {"dataset": target.dataset, **more}}
 
 
-ADMINS, OWNERS = ("admin",), ("admin", "owner")
+ADMINS, OWNERS, SUBMITTERS = ("admin",), ("admin", "owner"), ("admin", "owner", "analyst")
 HOOK = {"url": "https://93.184.216.34/", "events": ["job.succeeded"]}
 NEW_KEY = json({"name": "made by the table", "role": "viewer"})
 # By the audience that a route of the API declares: who gets what.
 AUDIENCES = {
     "anyone": Rule(dead=None),
     "every key": Rule(),
+    "submitters": Rule(role=SUBMITTERS),
     "owners": Rule(role=OWNERS),
     "admins": Rule(role=ADMINS),
     "admins, or the key itself": Rule(role=ADMINS, otherwise=404),
@@ -156,6 +157,9 @@ CALLS: dict[tuple[str, str], Sent] = {
     ("GET", "/v1/uploads/{upload_id}"): {"ok": 404},
     ("PATCH", "/v1/uploads/{upload_id}"): {"ok": 404, "send": lambda *_: {"headers": {"Upload-Offset": "0"}}},
     ("DELETE", "/v1/uploads/{upload_id}"): {"ok": 404},
+    # Whose a graph is, tests/graphs/test_uploads.py looks at; these are nobody's.
+    ("POST", "/v1/graphs"): {"ok": 422, "send": json({"upload": "up_aaaaaaaaaaaaaaaaaaaaa"})},
+    ("DELETE", "/v1/graphs/{sha256}"): {"ok": 404},
     ("PUT", "/v1/datasets/{dataset_id}/grants/{key_id}"): {"send": json({"access": "view"}), "by_name": False},
     ("DELETE", "/v1/datasets/{dataset_id}/grants/{key_id}"): {"send": a_fresh_grant, "by_name": False},
     # No relay runs, so there is no checkpoint.
@@ -301,6 +305,7 @@ def address(path: str, target: Target, world: World, *, by_name: bool = False) -
         "{webhook_id}": "wh_none",
         "{digest}": "0" * 64,
         "{upload_id}": "up_none",
+        "{sha256}": "0" * 64,
         "{charge_id}": "chg_none",
         "{request_id}": "breq_none",
         "{budget}": "team",

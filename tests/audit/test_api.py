@@ -25,6 +25,7 @@ from tests.dashboard.scene import Key, Scene
 from tests.dashboard.test_submit import sent_from
 from tests.declared import declarations
 from tests.factories import add_dataset, job_spec
+from tests.graphs.small import small_graph
 from tests.identity.provider import local_provider, with_provider
 from tests.lifecycle.test_relay import Notifier
 
@@ -94,6 +95,17 @@ def upload(world: World, path: str = "/v1/datasets", name: str = "uploaded") -> 
     }
     parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json"), "file": ("file", CSV)}
     return world.call("POST", path, files=parts)
+
+
+def add_graph(world: World) -> httpx.Response:
+    content = small_graph(len(world.entries()))  # one that was not there
+    upload = world.made("/v1/uploads", {"size": len(content)})
+    world.call("PATCH", f"/v1/uploads/{upload}", content=content, headers={"Upload-Offset": "0"})
+    return world.call("POST", "/v1/graphs", json={"upload": upload})
+
+
+def delete_graph(world: World) -> httpx.Response:
+    return world.call("DELETE", f"/v1/graphs/{add_graph(world).json()['sha256']}")
 
 
 def upload_on_page(world: World) -> httpx.Response:
@@ -349,6 +361,8 @@ def plain(path: str, body: Any = None, method: str = "POST", headers: dict[str, 
 CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/uploads"): plain("/v1/uploads", {"size": 1}),
     ("DELETE", "/v1/uploads/{upload_id}"): plain("/v1/uploads/{upload}", method="DELETE"),
+    ("POST", "/v1/graphs"): add_graph,
+    ("DELETE", "/v1/graphs/{sha256}"): delete_graph,
     ("POST", "/v1/keys"): plain("/v1/keys", {"name": "n", "role": "viewer"}),
     ("PATCH", "/v1/keys/{key_id}"): plain("/v1/keys/{key}", {"weight": 2}, method="PATCH"),
     ("DELETE", "/v1/keys/{key_id}"): plain("/v1/keys/{key}", method="DELETE"),

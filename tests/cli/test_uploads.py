@@ -22,6 +22,7 @@ from scrimp.client import Client
 from scrimp.errors import NotFound, ScrimpError, ServiceUnreachable
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, seed_of, write_csv
+from tests.graphs.small import small_graph
 
 KIB = 1024
 SIZE = 1024 * KIB + 7
@@ -183,3 +184,19 @@ def test_the_command_uploads_a_large_file_in_pieces_and_says_how_to_resume(
         added = cli("datasets", "add", declared, "--file", str(rows), url=broken.url)
     assert added.exit_code == 0, added.output
     assert cli.json("datasets", "show", "pieces")["shape"]["records_train"] == 1500
+
+
+def test_a_graph_is_uploaded_listed_and_deleted(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "small.pt2"
+    file.write_bytes(small_graph())
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    said = cli("graphs", "upload", str(file))
+    assert said.exit_code == 0, said.output
+    assert f'model: {{"kind": "graph", "upload": "{sha256}"}}' in said.output
+    assert "2 numbers in, 2 out; trains 22 of 22 parameters" in said.output
+    (listed,) = cli.json("graphs", "list")
+    assert (listed["sha256"], listed["bytes"]) == (sha256, file.stat().st_size)
+    assert cli("graphs", "delete", sha256).exit_code == 0 and cli.json("graphs", "list") == []
+    file.write_bytes(b"PK no graph")
+    refused = cli("graphs", "upload", str(file))
+    assert refused.exit_code != 0 and "not a zip archive" in refused.output

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", but(["train", "bill", "search"], lambda name: name != "search"))
+@pytest.mark.parametrize("name", but(["train", "bill", "search", "own_model"], lambda name: name != "search"))
 def test_a_notebook_runs(
     served: Callable[[str], Service], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,6 +30,8 @@ def test_a_notebook_runs(
     said = "".join(output.get("text", "") for cell in book.cells for output in cell.get("outputs", []))
     if name == "train":
         assert "signature right; ε = 3.0000" in said
+    elif name == "own_model":
+        assert "buffer_mutation" in said and "result     the certificate holds" in said and said.count("True ") == 2
     elif name == "bill":
         assert said.count("the certificate holds") == 3 and "True True" in said
     else:

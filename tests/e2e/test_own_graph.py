@@ -97,6 +97,13 @@ def test_a_module_from_file_to_certificate(service: Service, tmp_path: Path) -> 
         assert certificate["epsilon"]["value"] <= 3.0 + 1e-9
         images = [x[at].ravel().astype(float).tolist() for at in range(5)]
         said = client.predict(ended["id"], images)
+        graph = client.upload_graph(folder / "small.pt2")
+        (folder / "small.pt2").unlink()
+        uploaded = job("own/small.pt2") | {"model": {"kind": "graph", "upload": graph.sha256}}
+        again = finished(service, client.jobs.submit(uploaded).id)
+        assert again["status"] == "succeeded", again["failure"]
+        assert again["spec"]["model"]["sha256"] == ended["spec"]["model"]["sha256"] == graph.sha256
+        assert len(client.predict(again["id"], images)) == len(images)
     answers = scrimp.load_model(tmp_path / "files").predict(images)
     module.load_state_dict(load_file(tmp_path / "files" / "model.safetensors"))
     with torch.no_grad():

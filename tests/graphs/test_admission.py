@@ -11,7 +11,7 @@ import torch
 
 from app.catalogue import graph_files, model_folders
 from core.contracts.graph import GraphFacts, GraphModel
-from core.errors import InvalidRequest
+from core.errors import InvalidRequest, LimitError
 from core.parts.graph_program import Program, UnfitGraphError
 from core.parts.graph_rules import places_of
 from tests.graphs.architectures import ACCEPTED
@@ -55,6 +55,25 @@ def test_a_file_that_changed_is_looked_at_again(root: Path) -> None:
     (root / "own" / "vit.pt2").write_bytes(b"PK no graph")
     with pytest.raises(InvalidRequest, match="not a zip archive"):
         graph_files.pinned(root, "own/vit.pt2", first)
+
+
+@pytest.mark.parametrize("ends", ["too slow", "refused"])
+def test_a_refused_file_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """Whatever it is called: a file that takes the whole time would take it at every quote."""
+    reads: list[str] = []
+
+    def run_limited(target: str, request: dict[str, str], **_: object) -> dict[str, str]:
+        reads.append(request["path"])
+        if ends == "too slow":
+            raise LimitError("a test")
+        return {"refused": "a test"}
+
+    monkeypatch.setattr(graph_files, "run_limited", run_limited)
+    for name in ("one.pt2", "other.pt2", "one.pt2"):
+        (root / name).write_bytes(f"no graph, {ends}".encode())
+        with pytest.raises(InvalidRequest):
+            graph_files.pinned(root, name, GraphFacts())
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("other", [0, -1, {"value": "x"}])

@@ -83,6 +83,9 @@ def test_the_files_are_the_model(name: str, exported: Exported, folder: Path, tm
     (tmp_path / GRAPH).write_text((tmp_path / GRAPH).read_text().replace("linear.default", "set_.source", 1))
     with pytest.raises(UnreadableModelError, match="does not describe the model"):
         load(tmp_path, card, (tmp_path / "model.safetensors").read_bytes(), None)
+    (tmp_path / GRAPH).unlink()
+    with pytest.raises(UnreadableModelError, match=r"has no graph\.json"):
+        load(tmp_path, card, (tmp_path / "model.safetensors").read_bytes(), None)
 
 
 def test_a_file_that_changed_is_refused(exported: Exported, folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import get_args
 
 from sqlalchemy.orm import Session
 
+from app.catalogue.graph_rows import models_root
 from app.db.declared import declared
 from app.db.models import Job
 from app.ledger.blocks import read_by
@@ -149,13 +150,13 @@ def start_message(
         declaration = declared(session, job)
         side, claim = side_of(session, spec), claim_of(session, job)
         one_mean = has_one_mean(session, job)
+        models = models_root(session, settings, job.key_id, spec.model)
         mean = _mean(settings, session, job) if one_mean and job.trial_number != 0 else None
     inputs.datasets = tuple(each.id for each in datasets)
     slots = slots_by_id(declaration, job.dataset_id, datasets)
     holdout, trial = declaration.spec.holdout, job.trial
     is_public = all(each.sensitivity == "public" for each in datasets)
     extractor = spec.model.extractor.name if isinstance(spec.model, LinearModel) and spec.model.extractor else None
-    models = None if settings.models_root is None else settings.models_root.resolve()
     features = inputs.parts.features if extractor is not None else None
     device = divided(spec.runtime, job.device, has_gpu=machine.has_gpu, processes=machine.processes, gpus=log.held.gpus)
     return messages.Start(

@@ -61,7 +61,7 @@ def build_model(
         requested: the job's settings of it.
         passes: the type of its passes.
         rows: the number of records of each.
-        models_root: the folder of Hugging Face models.
+        models_root: the folder of Hugging Face models and graphs, or the file of an uploaded graph.
         device: of its passes.
 
     Raises:

@@ -54,13 +54,16 @@ class GraphNetwork(Network):
 def graph_of(root: Path, asked: GraphModel) -> tuple[Program, dict[str, Tensor]]:
     """The program and the tensors that a job was admitted with.
 
+    Args:
+        root: the folder of models; or the file itself, of a graph that was uploaded.
+
     Raises:
         ModelMissingError: the file is missing, or its content differs.
     """
     try:
-        file = graph_file.read(root / asked.path)
+        file = graph_file.read(root if asked.path is None else root / asked.path)
     except (OSError, UnfitGraphError):
-        raise ModelMissingError("the graph is not in this worker's models root") from None
+        raise ModelMissingError("the graph is not where it was when the job was admitted") from None
     if asked.sha256 is not None and file.sha256 != asked.sha256:
         raise ModelMissingError("the graph differs from the admitted one")
     return file.program, tensors_of(file)

@@ -118,12 +118,14 @@ def _predictor(folder: Path, card: dict[str, Any], weights: bytes, root: Path | 
 
 def _graph(folder: Path, requested: GraphModel, shape: Shape, weights: bytes) -> GraphNetwork:
     """A user's own model, from the graph beside its weights. Its file is a stranger's: it is read by the same rules."""
-    program = Program.model_validate_json((folder / GRAPH).read_bytes())
     try:
+        program = Program.model_validate_json((folder / GRAPH).read_bytes())
         program.require_ordered()
         places_of(program)
         tensors = graph_network.published(program, safetensors.torch.load(weights))
         return GraphNetwork(shape.features, shape.outputs, requested, program=program, tensors=tensors)
+    except FileNotFoundError:
+        raise UnreadableModelError(f"{folder} has no {GRAPH}, which is the model's graph: fetch it again") from None
     except (UnfitGraphError, ValueError, KeyError):
         raise UnreadableModelError(f"{folder / GRAPH} does not describe the model: fetch it again") from None
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from app.catalogue.graph_rows import models_root
 from app.db.declared import declared
 from app.db.engine import Database
 from app.db.models import Artifact, Job
@@ -87,7 +88,7 @@ def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
         said = declared(session, job)
         spec = JobSpec.model_validate(job.spec)
         weights = session.get_one(Artifact, (held.job_id, weights_file(spec.model)))
-        models = settings.models_root
+        models = models_root(session, settings, job.key_id, spec.model)
         return messages.Predict(
             spec=spec,
             task=said.spec.task,
@@ -96,7 +97,7 @@ def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
             weights=messages.Part(path=str(_weights(settings, weights)), sha256=weights.sha256),
             records=held.records,
             top=held.top,
-            models_root=str(models.resolve()) if models else None,
+            models_root=str(models) if models else None,
         )
 
 
