@@ -17,7 +17,7 @@ from tests.e2e.test_spine import finished
 RISKS = {"a": 0.03, "b": 0.06, "c": 0.12, "d": 0.2}
 RECORDS = 4000
 STAYS: dict[str, Any] = {
-    "name": "stays",
+    "name": "rare-stays",
     "format": "csv",
     "task": {"kind": "classification", "label": "back", "classes": ["no", "yes"]},
     "features": {
