@@ -102,7 +102,7 @@ def _check_that_a_late_fault_keeps_the_answers(
 def test_no_request_goes_out_on_a_connection_that_the_service_is_about_to_close(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service closes an idle connection after `timeout_keep_alive`; a busy one may do so seconds before it reads."""
+    """The service closes an idle connection after `timeout_keep_alive`; a busy one may, seconds before it reads."""
     closes_s = uvicorn.Config("none").timeout_keep_alive
     clock = SimpleNamespace(monotonic=time.monotonic)
     monkeypatch.setattr("httpcore._sync.http11.time", clock)

@@ -34,6 +34,8 @@ SEPARATOR = "|---"
 class Costs:
     """A plugin: what each test takes in this process and in all that it started, also those that go on: servers.
 
+    A test that kills a server loses what the server's own processes had taken: a negative number.
+
     Args:
         file: gets a line for each test, as soon as it has ended.
     """
