@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8100"
 PAGE = 100
 POLL_S = 0.25  # between two questions about something unfinished
+IDLE_S = 2.0  # of a connection: the service closes it after 5 s, and a request on its way then would be lost
 
 R = TypeVar("R", bound=Resource)
 
@@ -32,6 +33,7 @@ class Wire:
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         # A key is sent only to the given address: no redirects, no proxy from the environment.
         options: dict[str, Any] = {"headers": headers, "timeout": timeout_s, "trust_env": False}
+        options["limits"] = httpx.Limits(keepalive_expiry=IDLE_S)
         if httpx.URL(base_url).scheme == "http":
             # No certificate is ever looked at: reading those of the authorities would take 20 ms. This trusts nobody.
             options["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -28,6 +28,7 @@ SWEEPS = {
     "tests/worker/test_formed_sums.py::test_one_record_changes_the_sum_by_at_most_c": 2,
     "tests/worker/test_meta.py::test_clipped_sums": 3,
     "tests/worker/test_meta.py::test_updates": 3,
+    "tests/worker/test_native_steps.py::test_clip_factors": 5,
     "tests/worker/test_next_item.py::test_an_attempt_from_stored_parts_to_the_model": 3,
     "tests/worker/test_noise_statistics.py::test_tails_beyond_six_deviations_have_their_shape": 3,
     "tests/worker/test_preconditioned.py::test_a_replay_is_the_same_bit_for_bit_and_free": 4,

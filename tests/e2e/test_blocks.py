@@ -135,7 +135,7 @@ def write_visits(path: Path, people: int, seed: int) -> Path:
 
 
 VISITS: dict[str, Any] = {
-    "name": "visits",
+    "name": "block-visits",
     "format": "csv",
     "task": {"kind": "classification", "label": "back", "classes": [0, 1]},
     "features": {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import pandas as pd
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 import scrimp
@@ -94,3 +97,21 @@ def _check_that_a_late_fault_keeps_the_answers(
     assert (done.exit_code, len(done.stdout.splitlines())) == (1, AT_ONCE)
     assert "1,000 of 1,001 are answered; the part from record 1,000 on failed" in done.stderr
     assert "/records/0" in done.stderr, "of that part"
+
+
+def test_no_request_goes_out_on_a_connection_that_the_service_is_about_to_close(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service closes an idle connection after `timeout_keep_alive`; a busy one may, seconds before it reads."""
+    closes_s = uvicorn.Config("none").timeout_keep_alive
+    clock = SimpleNamespace(monotonic=time.monotonic)
+    monkeypatch.setattr("httpcore._sync.http11.time", clock)
+
+    def connection(client: scrimp.Client) -> object:
+        return client._http.get("/healthz").extensions["network_stream"].get_extra_info("client_addr")
+
+    with service.client() as client:
+        first = connection(client)
+        assert connection(client) == first
+        clock.monotonic = lambda: time.monotonic() + closes_s - 2.0
+        assert connection(client) != first

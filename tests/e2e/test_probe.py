@@ -34,6 +34,7 @@ def probe(dataset: str, extractor: dict[str, Any], **changes: Any) -> dict[str, 
 ON_SQLITE = pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 
 
+@pytest.mark.nightly  # by day one of images; transformers in an attempt, in test_language.py
 @ON_SQLITE
 def test_a_private_probe_of_texts(service: Service, tmp_path: Path) -> None:
     write_extractor(service.models / "words")

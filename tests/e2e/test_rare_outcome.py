@@ -16,7 +16,8 @@ from tests.e2e.test_spine import finished
 
 RISKS = {"a": 0.03, "b": 0.06, "c": 0.12, "d": 0.2}
 RECORDS = 4000
-STAYS = stays.declaration("stays", RISKS, RECORDS, 16.0, bins=4) | {"holdout": {"kind": "split", "fraction": 0.25}}
+STAYS = stays.declaration("rare-stays", RISKS, RECORDS, 16.0, bins=4)
+STAYS |= {"holdout": {"kind": "split", "fraction": 0.25}}
 
 
 @pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)

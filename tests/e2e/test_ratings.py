@@ -55,7 +55,7 @@ def job(dataset: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-@pytest.mark.parametrize("service", ["postgres"], indirect=True)
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_ratings_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
     with service.client() as client:
         for name, sensitivity, seed in (("r-private", "private", 0), ("r-public", "public", 1)):

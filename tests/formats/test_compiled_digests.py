@@ -31,8 +31,8 @@ SPLIT = {"kind": "split", "fraction": 0.3}
 
 
 @pytest.fixture(params=PATHS)
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Blake2b:
-    return Blake2b(opened(tmp_path_factory.mktemp("digests"), request.param))
+def compiled(request: pytest.FixtureRequest) -> Blake2b:
+    return Blake2b(opened(request.param))
 
 
 def messages(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,23 +9,30 @@ import os
 import runpy
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from tests.worker.kept import kept
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("guard", "hooks")
 
 
-def built(folder: Path) -> list[Path]:
-    """The device's libraries, compiled into a folder."""
+def built() -> list[Path]:
+    """The device's compiled libraries."""
     import torch
 
     home, made = Path(torch.__file__).parent, []
     for name in NAMES:
-        made.append(folder / f"{name}.so")
-        command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", f"-I{home}/include", f"-L{home}/lib"]
-        command += [str(FOLDER / f"{name}.cpp"), "-o", str(made[-1]), "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{home}/lib"]
-        subprocess.run(command, check=True, timeout=1700)
+        source = FOLDER / f"{name}.cpp"
+        command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", f"-I{home}/include", f"-L{home}/lib", str(source)]
+        command += ["-lc10", "-ltorch_cpu", f"-Wl,-rpath,{home}/lib"]
+
+        def compile_to(path: Path, command: list[str] = command) -> bool:
+            return subprocess.run([*command, "-o", str(path)], check=True, timeout=1700).returncode == 0
+
+        found = kept(f"{name}.so", [*command, torch.__version__], [source], compile_to)
+        assert found is not None
+        made.append(found)
     return made
 
 
@@ -47,9 +54,8 @@ def main() -> None:
         sys.argv = sys.argv[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.pretend_gpu.within", *sys.argv[1:]]
-        sys.exit(subprocess.run(command, env=environment(built(Path(folder))), check=False).returncode)
+    command = [sys.executable, "-m", "tests.pretend_gpu.within", *sys.argv[1:]]
+    sys.exit(subprocess.run(command, env=environment(built()), check=False).returncode)
 
 
 if __name__ == "__main__":

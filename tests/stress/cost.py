@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.stress.run import ROOT, commit
@@ -31,16 +32,25 @@ SEPARATOR = "|---"
 
 
 class Costs:
-    """A plugin: what each test takes in this process and in those that ended and were waited for."""
+    """A plugin: what each test takes in this process and in all that it started, also those that go on: servers.
 
-    def __init__(self) -> None:
-        self.tests: dict[str, float] = {}
+    A test that kills a server loses what the server's own processes had taken: a negative number.
+
+    Args:
+        file: gets a line for each test, as soon as it has ended.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._before = spent_here()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
-        before = spent(resource.RUSAGE_SELF) + spent(resource.RUSAGE_CHILDREN)
         done = yield
-        self.tests[item.nodeid] = spent(resource.RUSAGE_SELF) + spent(resource.RUSAGE_CHILDREN) - before
+        after = spent_here()
+        with self._file.open("a") as lines:
+            lines.write(json.dumps([item.nodeid, round(after - self._before, 2)]) + "\n")
+        self._before = after
         return done
 
 
@@ -50,19 +60,30 @@ def spent(by: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def spent_here() -> float:
+    """Seconds of processor time of this process, of those that it waited for, and of those that it started and live."""
+    seconds = spent(resource.RUSAGE_SELF) + spent(resource.RUSAGE_CHILDREN)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it ended meanwhile
+            seconds += sum(process.cpu_times()[:4])
+    return seconds
+
+
 def measured(folder: str) -> tuple[float, dict[str, float]]:
     """Seconds of a run of a folder and of every process that it left, and those of its tests."""
     with tempfile.TemporaryDirectory() as name:
-        file = Path(name) / "costs.json"
+        file = Path(name) / "costs.jsonl"
+        file.touch()
         before = spent(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-m", "tests.stress.cost", "--into", str(file), folder]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         with suppress(ChildProcessError):  # what lost its parent came here
             while True:
                 os.waitpid(-1, 0)
+        seconds, tests = spent(resource.RUSAGE_CHILDREN) - before, dict(map(json.loads, file.read_text().splitlines()))
         if status:
-            raise SystemExit(f"the tests of {folder} fail")
-        return spent(resource.RUSAGE_CHILDREN) - before, json.loads(file.read_text())
+            raise SystemExit(f"the tests of {folder} fail; they took {seconds:.1f} s")
+        return seconds, tests
 
 
 def folders() -> list[str]:
@@ -97,10 +118,8 @@ def main() -> int:
     parser.add_argument("folders", nargs="*")
     asked = parser.parse_args()
     if asked.into is not None:
-        costs = Costs()
-        status = int(pytest.main(["-q", "-p", "no:xdist", "--timeout", "1800", *asked.folders], plugins=[costs]))
-        asked.into.write_text(json.dumps(costs.tests))
-        return status
+        arguments = ["-q", "-p", "no:xdist", "--timeout", "1800", *asked.folders]
+        return int(pytest.main(arguments, plugins=[Costs(asked.into)]))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     seconds = {}
     for folder in asked.folders or folders():

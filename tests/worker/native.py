@@ -9,21 +9,28 @@ import pytest
 
 from core.native import build, library
 from core.native.library import Library
+from tests.worker.kept import kept
 
 SURVEY = Path(__file__).with_name("native_survey.c")
 
 
-def built(folder: Path, *options: str, sources: Sequence[Path] = build.SOURCES) -> Path:
-    """Compiles into a folder. Skips the test where there is no compiler."""
-    made = folder / build.LIBRARY.name
-    if build.build(made, sources, *options) is None:
+def built(*options: str, sources: Sequence[Path] = build.SOURCES) -> Path:
+    """The compiled library. Skips the test where there is no compiler."""
+    command = [*(word for each in build.compilers() for word in each.command), *build.FLAGS, *options]
+    read = (*sources, *build.SOURCES, *build.HEADERS)  # some include others
+
+    def compile_to(path: Path) -> bool:
+        return build.build(path, sources, *options) is not None
+
+    made = kept(build.LIBRARY.name, [*command, *(each.name for each in sources)], read, compile_to) if command else None
+    if made is None:
         pytest.skip("there is no C compiler")
     return made
 
 
-def opened(folder: Path, path: str) -> Library:
+def opened(path: str) -> Library:
     """The library with the given path. Skips the test where the CPU lacks the path."""
-    return library.load(build.LIBRARY, path) or of_path(built(folder), path)
+    return library.load(build.LIBRARY, path) or of_path(built(), path)
 
 
 def of_path(made: Path, path: str) -> Library:

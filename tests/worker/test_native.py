@@ -55,8 +55,8 @@ class Ended(KeyedStream):
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return Native(opened(tmp_path_factory.mktemp("native"), request.param))
+def library(request: pytest.FixtureRequest) -> Native:
+    return Native(opened(request.param))
 
 
 def reference(sums: Tensor, words: NDArray[np.int64], std: float, divisor: int = 1) -> Tensor:
@@ -168,10 +168,9 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module", params=PLANTED)
-def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planted(request: pytest.FixtureRequest) -> Path:
     """A library with this fault, for all paths: a compiler takes 2 s of processor time."""
-    folder = tmp_path_factory.mktemp("planted")
-    return built(folder, *PLANTED[request.param], sources=[build.FOLDER / "noise.c"])
+    return built(*PLANTED[request.param], sources=[build.FOLDER / "noise.c"])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -270,7 +269,7 @@ def test_only_a_library_of_these_sources_is_opened(tmp_path: Path) -> None:
     assert libraries.load(tmp_path / "absent.so") is None
     (tmp_path / "broken.so").write_bytes(b"not a library")
     assert libraries.load(tmp_path / "broken.so") is None
-    made = built(tmp_path)
+    made = built()
     found = libraries.load(made)
     assert found is not None and found.path in PATHS
     with pytest.MonkeyPatch.context() as patch:

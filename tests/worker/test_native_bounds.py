@@ -32,8 +32,8 @@ def constant(name: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def survey(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(built(tmp_path_factory.mktemp("survey"), f"-I{FOLDER}", sources=[SURVEY])))
+def survey() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(built(f"-I{FOLDER}", sources=[SURVEY])))
     library.survey_worst.restype = ctypes.c_double
     library.survey_worst.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return library

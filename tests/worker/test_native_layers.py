@@ -29,8 +29,8 @@ SIZES = [(1, 1, 2, 2), (3, 2, 5, 4), (2, 3, 14, 14), (2, 1, 33, 17), (4, 2, 3, 4
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def layers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Layers:
-    return Layers(opened(tmp_path_factory.mktemp("layers"), request.param))
+def layers(request: pytest.FixtureRequest) -> Layers:
+    return Layers(opened(request.param))
 
 
 def made(*shape: int, ties: bool = False) -> Tensor:

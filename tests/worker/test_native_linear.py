@@ -44,8 +44,8 @@ WIDTH, ROWS = 37, 2 * GROUP
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LinearSteps:
-    return LinearSteps(opened(tmp_path_factory.mktemp("linear"), request.param))
+def steps(request: pytest.FixtureRequest) -> LinearSteps:
+    return LinearSteps(opened(request.param))
 
 
 @pytest.fixture

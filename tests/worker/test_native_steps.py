@@ -31,8 +31,8 @@ ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38,
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Steps:
-    return Steps(opened(tmp_path_factory.mktemp("steps"), request.param))
+def steps(request: pytest.FixtureRequest) -> Steps:
+    return Steps(opened(request.param))
 
 
 def wild(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -28,8 +28,8 @@ ADAM = AdamStep(0.0, 0.9, 0.1, 0.99, 0.01, 0.1, 0.01, 1e-8, 0.1, 1.0)
 
 
 @pytest.fixture(scope="module", params=PATHS)
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return opened(tmp_path_factory.mktemp("threads"), request.param)
+def library(request: pytest.FixtureRequest) -> Library:
+    return opened(request.param)
 
 
 @pytest.fixture(autouse=True)

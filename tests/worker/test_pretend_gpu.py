@@ -35,8 +35,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return built(tmp_path_factory.mktemp("pretend"))
+def libraries() -> list[Path]:
+    return built()
 
 
 def run(libraries: list[Path], *command: str) -> str:
@@ -75,6 +75,7 @@ def test_what_a_step_costs_it(libraries: list[Path]) -> None:
     assert {name: max(found.get(name, 0), most) for name, most in MOST.items()} == MOST, found
 
 
+@pytest.mark.nightly  # a kit for who has a GPU; by day the device's own tests, above
 @pytest.mark.timeout(1800)
 def test_the_first_hour_is_rehearsed(tmp_path: Path) -> None:
     """The kit for a machine with a GPU, in small sizes. Its self-test, places and noise find nothing to refuse."""
