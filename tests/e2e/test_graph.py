@@ -30,6 +30,16 @@ def write_graph(path: Path, seed: int = 0) -> Path:
     return path
 
 
+def in_two_files(path: Path) -> tuple[Path, Path]:
+    """The same nodes without their lists, and their edges."""
+    header, *rows = [line.rpartition(",") for line in path.read_text().splitlines()]
+    edges = [f"{node.partition(',')[0]},{other}" for node, _, named in rows for other in named.split()]
+    files = path.with_suffix(".nodes"), path.with_suffix(".edges")
+    files[0].write_text("\n".join([header[0], *(node for node, *_ in rows)]) + "\n")
+    files[1].write_text("\n".join(["source,target", *edges]) + "\n")
+    return files
+
+
 def spec(name: str, sensitivity: str) -> dict[str, Any]:
     privacy: dict[str, Any] = {"sensitivity": sensitivity}
     if sensitivity == "private":
@@ -58,8 +68,13 @@ def job(dataset: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_a_graph_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
     with service.client() as client:
-        for seed, (name, sensitivity) in enumerate((("nodes-private", "private"), ("nodes-public", "public"))):
-            client.create_dataset(spec(name, sensitivity), write_graph(tmp_path / name, seed))
+        client.create_dataset(spec("nodes-public", "public"), write_graph(tmp_path / "nodes-public", 1))
+        nodes, edges = in_two_files(write_graph(tmp_path / "nodes-private"))
+        private = spec("nodes-private", "private")
+        private["features"] |= {"edges": {"undirected": False}}
+        with pytest.raises(InvalidRequest, match="edges are in a file of their own"):
+            client.create_dataset(private, nodes)
+        client.create_dataset(private, nodes, edges_file=edges)
         with pytest.raises(InvalidRequest, match="keeps 20"):
             client.quote(job("nodes-private", model={"kind": "gcn", "neighbours": 21}))
     free = {"privacy": None, "evaluation": {"on": "train"}}  # a hold-out of a fourth has a fourth of the edges
