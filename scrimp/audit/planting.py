@@ -186,9 +186,8 @@ def _scored(kind: Kind, name: str, folder: Path, random: np.random.Generator) ->
 def _spec(kind: Kind, name: str, format_: str, features: dict[str, Any], records: int) -> dict[str, Any]:
     privacy: dict[str, Any] = {"sensitivity": "private", "records": records, "cap": CAP}
     # One admits sampled jobs too; the other is exact.
-    privacy |= (
-        {"filter": "gdp"} if kind.of_scores or kind.layout in ("array", "graph") else {"filter": "rdp", "order": ORDER}
-    )
+    exact = kind.of_scores or kind.layout in ("array", "graph")
+    privacy |= {"filter": "gdp"} if exact else {"filter": "rdp", "order": ORDER}
     if kind.layout == "users":
         privacy |= {"unit": "user", "user_column": "user", "max_records_per_user": USER_RECORDS}
     task = {"kind": "regression", "label": "y"}
