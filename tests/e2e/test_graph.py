@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from scrimp.errors import InvalidRequest
 from tests.e2e.conftest import Service
 from tests.e2e.test_spine import finished, submit
 
+ROOT = Path(__file__).resolve().parents[2]
+TOPICS = {"game": "sports", "song": "music", "court": "law"}
 NODES, CLASSES, COLUMNS = 1200, 3, ["a", "b", "c", "d"]
 
 
@@ -102,3 +106,16 @@ def test_a_graph_from_post_to_prediction(service: Service, tmp_path: Path) -> No
         assert client.predict(jobs["two"], [node | {"links": [node | {"links": [node]}]}, node])
         with pytest.raises(InvalidRequest, match="at most 3 nodes"):
             client.predict(jobs["private"], [node | {"links": [node] * 4}])
+
+
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+def test_the_example_runs_as_it_says(service: Service) -> None:
+    url, key = f"http://127.0.0.1:{service.port}", (service.home / "admin.key").read_text().strip()
+    line = [sys.executable, str(ROOT / "examples" / "graph.py"), url, key]
+    ran = subprocess.run(
+        [*line, (service.home / "signing_key.pub").read_text().strip()], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    said = [f"pages on {word!r} link to: {topic}" for word, topic in TOPICS.items()]
+    assert all(each in ran.stdout for each in said), ran.stdout
+    assert "the certificate holds: ε = 6, 9 c = C" in ran.stdout
