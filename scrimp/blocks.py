@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scrimp import uploading
 from scrimp.lists import BlockCalls
 from scrimp.models import DataBlock, RegisteredDataset
 from scrimp.reading import Progress, wait_until_read
@@ -28,6 +28,9 @@ class Blocks(BlockCalls):
         records: int,
         file: Path | None = None,
         *,
+        edges_file: Path | None = None,
+        edges_path: str | None = None,
+        edges_upload: str | None = None,
         slots: Mapping[str, int] | None = None,
         path: str | None = None,
         upload: str | None = None,
@@ -43,7 +46,7 @@ class Blocks(BlockCalls):
             slots: at most so many units and records of each part: `train`, `holdout`, `train_rows`, `holdout_rows`;
                 those left out have defaults.
             file: sent with the request; or `path` under the service's data root or `s3://bucket/key`, or the id of an
-                `upload` (`Client.upload`).
+                `upload` (`Client.upload`). Of a graph with a file of edges, those too, in the same way.
             wait: for a large file, which the service reads in the background; otherwise its `state` is "reading".
             progress: called with the bytes that are read and those of the whole file, while it waits.
 
@@ -51,16 +54,16 @@ class Blocks(BlockCalls):
             Conflict: `duplicate-content`: it shares units with another block; only you are told.
         """
         spec: dict[str, Any] = {"label": label, "records": records}
-        others = (("slots", slots), ("path", path), ("upload", upload))
-        spec |= {name: value for name, value in others if value is not None}
-        address = f"{dataset_path(dataset)}/blocks"
-        if file is None:
-            sent = self.json("POST", address, json=spec, timeout=600.0)
-        else:
-            with file.open("rb") as content:
-                parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json")}
-                parts["file"] = (file.name, content, "application/octet-stream")
-                sent = self.json("POST", address, files=parts, timeout=600.0)
+        others = {
+            "slots": slots,
+            "path": path,
+            "upload": upload,
+            "edges_path": edges_path,
+            "edges_upload": edges_upload,
+        }
+        spec |= {name: value for name, value in others.items() if value is not None}
+        files = {"file": file, "edges_file": edges_file}
+        sent = uploading.sent(self.json, f"{dataset_path(dataset)}/blocks", spec, files)
         found = DataBlock.model_validate(sent)
         return self._when_read(found, progress) if wait and found.state == "reading" else found
 

@@ -9,11 +9,10 @@ print(job.metrics["accuracy"].value, "±", job.metrics["accuracy"].std)
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -80,6 +79,7 @@ class Client(Administration):
         file: Path | None = None,
         holdout_file: Path | None = None,
         *,
+        edges_file: Path | None = None,
         wait: bool = True,
         progress: Callable[[int, int], object] | None = None,
     ) -> RegisteredDataset:
@@ -87,6 +87,8 @@ class Client(Administration):
         under the service's data root.
 
         Args:
+            holdout_file: of a public hold-out.
+            edges_file: of nodes whose features declare `edges`.
             wait: for a large file, which the service reads in the background; otherwise its `state` is "reading".
             progress: called with the bytes that are read and those of the whole file, while it waits.
 
@@ -94,25 +96,21 @@ class Client(Administration):
             the data set, with its new ledger. `content_sha256`, `read` and `warnings` (data-dependent) are shown to its
             owner alone.
         """
-        found = RegisteredDataset.model_validate(self._sent("/v1/datasets", spec, file, holdout_file))
+        files = {"file": file, "holdout_file": holdout_file, "edges_file": edges_file}
+        found = RegisteredDataset.model_validate(uploading.sent(self.json, "/v1/datasets", document(spec), files))
         return wait_until_read(self, found, progress) if wait else found
 
     def check_dataset(
-        self, spec: Document, file: Path | None = None, holdout_file: Path | None = None
+        self,
+        spec: Document,
+        file: Path | None = None,
+        holdout_file: Path | None = None,
+        *,
+        edges_file: Path | None = None,
     ) -> CheckedDataset:
         """Checks a data set like `create_dataset`; the service stores nothing."""
-        return CheckedDataset.model_validate(self._sent("/v1/datasets/check", spec, file, holdout_file))
-
-    def _sent(self, path: str, spec: Document, file: Path | None, holdout_file: Path | None) -> Any:
-        if file is None and holdout_file is None:
-            return self.json("POST", path, json=document(spec), timeout=600.0)
-        with ExitStack() as stack:
-            parts: dict[str, Any] = {"spec": (None, json.dumps(document(spec)), "application/json")}
-            for field, each in (("file", file), ("holdout_file", holdout_file)):
-                if each is not None:
-                    parts[field] = (each.name, stack.enter_context(each.open("rb")), "application/octet-stream")
-            # Parsing and hashing happen before the response: no time limit but the service's.
-            return self.json("POST", path, files=parts, timeout=600.0)
+        files = {"file": file, "holdout_file": holdout_file, "edges_file": edges_file}
+        return CheckedDataset.model_validate(uploading.sent(self.json, "/v1/datasets/check", document(spec), files))
 
     def upload(self, file: Path, progress: Callable[[int, int], object] | None = None) -> Upload:
         """Uploads a large file in pieces; name its `id` as `upload` in a declaration without a file.

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ PIECE_BYTES = 64 << 20  # what one request sends
 BLOCK_BYTES = 1 << 20  # what is read, and told as progress, at once
 WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0)  # after failures in a row; a lost connection is given up after 30 s
 PIECE_TIME_S = 600.0
+PARSED_S = 600.0  # parsing and hashing happen before the response
 REMEMBERED_S = 30 * 24 * 3600.0
 WORTH_ANOTHER_TRY = (408, 429, 502, 503, 504)
 
@@ -32,6 +33,22 @@ Call = Callable[..., Any]
 def cache_folder() -> Path:
     """The user's folder of begun uploads."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scrimp" / "uploads"
+
+
+def sent(call: Call, path: str, spec: dict[str, Any], files: Mapping[str, Path | None]) -> Any:
+    """Sends a declaration with files, streamed from disk; as JSON if there are none.
+
+    Args:
+        files: by their parts' names; None: that one is not sent.
+    """
+    given = {part: file for part, file in files.items() if file is not None}
+    if not given:
+        return call("POST", path, json=spec, timeout=PARSED_S)
+    with ExitStack() as stack:
+        parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json")}
+        for part, file in given.items():
+            parts[part] = (file.name, stack.enter_context(file.open("rb")), "application/octet-stream")
+        return call("POST", path, files=parts, timeout=PARSED_S)
 
 
 def upload(call: Call, base_url: str, path: Path, progress: Progress | None) -> Upload:

@@ -50,7 +50,7 @@ def accept_block(
         quota.reserve(session, settings, to.owner_key, arrived.new_bytes, arrived.new_bytes)
         grants.require(session, caller, to.id, "own")
         blocks.check_room(session, to.id, label)
-        spec = arrived.spec.model_copy(update={"path": None, "upload": None})
+        spec = arrived.spec.without_files()
         row = begin(session, settings, to.owner_key, spec, arrived, to.block(label))
         audit.record(session, "block.reading", row.id)  # whatever is in the file
         return row

@@ -46,7 +46,7 @@ def append(
     with db.read() as session:
         blocks.check_room(session, to.id, label)
     check_files(arrived.spec, arrived.sources.keys())
-    spec = arrived.spec.model_copy(update={"path": None, "upload": None})
+    spec = arrived.spec.without_files()
     earlier, after = (
         duplicates.compares_earlier_hashes(db, settings, to.owner_key),
         blocks.after(db, settings, to, arrived.folder),

@@ -31,7 +31,7 @@ BODY = {
                 "schema": {
                     "type": "object",
                     "required": ["spec", "file"],
-                    "properties": {"spec": SPEC, "file": DATA_FILE},
+                    "properties": {"spec": SPEC, "file": DATA_FILE, "edges_file": DATA_FILE},
                 },
                 "encoding": {"spec": {"contentType": "application/json"}},
                 "examples": {

@@ -112,7 +112,8 @@ def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
         InvalidRequest: as `declared_slots`.
     """
     privacy = to.spec.privacy.model_copy(update={"records": asked.records, "slots": asked.slots})
-    spec = to.spec.model_copy(update={"privacy": privacy, "path": asked.path, "upload": asked.upload})
+    files = {name: getattr(asked, name) for name in ("path", "upload", "edges_path", "edges_upload")}
+    spec = to.spec.model_copy(update={"privacy": privacy} | files)
     declared_slots(spec, ON_TOP)
     return spec
 

@@ -74,13 +74,15 @@ def read(
     output = folder / storage.PARTS
     output.mkdir(mode=0o700)
     chain = load_secrets(settings, "data_hmac_key")
-    seals, wanted = Seals(settings), ("file", *(("holdout_file",) if wants_holdout_file(spec) else ()))
+    also = {"holdout_file": wants_holdout_file(spec), "edges_file": spec.has_edges_file}
+    seals, wanted = Seals(settings), ("file", *(name for name, is_there in also.items() if is_there))
     files = {name: storage.arrived(folder, name) for name in wanted}
     opens, seal = {name: storage.key_of(seals, file) for name, file in files.items()}, seals.new()
     request = ParseRequest(
         spec=spec,
         file=str(files["file"].resolve()),
         holdout_file=str(files["holdout_file"].resolve()) if "holdout_file" in files else None,
+        edges_file=str(files["edges_file"].resolve()) if "edges_file" in files else None,
         opens=OpeningKeys(**{name: None if key is None else key.hex() for name, key in opens.items()}),
         seal=None if seal is None else SealKey(key=seal.key.hex(), wrap=seal.wrap.hex()),
         output_dir=str(output.resolve()),

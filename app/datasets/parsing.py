@@ -54,7 +54,7 @@ class Parsers:
             InvalidRequest: a file does not match the specification.
             LimitError: it took more memory or time than is allowed; with status 503, no process became free in time.
         """
-        names = [request.file, *([request.holdout_file] if request.holdout_file is not None else [])]
+        names = [each for each in (request.file, request.holdout_file, request.edges_file) if each is not None]
         names += [each.path for each in request.earlier]
         files = Policy(tuple(map(Path, names)), (Path(request.output_dir),))
         return ParsedFiles.model_validate(self._run(PARSER, request, files, watch))

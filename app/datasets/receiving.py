@@ -24,7 +24,7 @@ from app.web import strict_json
 from app.web.limits import LARGE_NODES, chunks_of, read_document
 from app.web.problems import errors_of, validation_errors
 from core.contracts.base import DECLARATION, Document
-from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.dataset_spec import NAMED_BY, PREFIXES, DatasetSpec
 from core.errors import InvalidRequest, TooLarge
 
 ReadSpec = Callable[[bytes], DatasetSpec]
@@ -91,7 +91,7 @@ async def _uploaded(request: Request, folder: Path, settings: Settings, read: Re
     content = upload.check()
     await read_document(partial(strict_json.check, content, LARGE_NODES), len(content))
     spec = await read_document(partial(read, content), len(content))
-    for name in ("path", "holdout_path", "upload", "holdout_upload"):
+    for name in (f"{prefix}{by}" for prefix in PREFIXES.values() for by in NAMED_BY):
         if getattr(spec, name) is not None:
             raise InvalidRequest.at(f"/{name}", f"give `{name}` or send a file, not both")
     return spec

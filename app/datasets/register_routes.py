@@ -38,7 +38,7 @@ SPEC = {"$ref": "#/components/schemas/DatasetSpec"}
 UPLOAD = {
     "type": "object",
     "required": ["spec", "file"],
-    "properties": {"spec": SPEC, "file": DATA_FILE, "holdout_file": DATA_FILE},
+    "properties": {"spec": SPEC, "file": DATA_FILE, "holdout_file": DATA_FILE, "edges_file": DATA_FILE},
 }
 BODY = {
     "requestBody": {
@@ -90,9 +90,9 @@ async def register_dataset(
     parsers: Parsing,
     caller: OwnerKey,
 ) -> RegisteredDataset | ReadingDataset:
-    """Registers a data set: its file in the request (multipart: `spec`, `file`, `holdout_file`), by `upload` (the id of
-    an upload in pieces, which this deletes), or by `path`: under the data root, or `s3://bucket/key` in a bucket that
-    the service lists.
+    """Registers a data set: its file in the request (multipart: `spec`, `file`, `holdout_file`, `edges_file`), by
+    `upload` (the id of an upload in pieces, which this deletes), or by `path`: under the data root, or
+    `s3://bucket/key` in a bucket that the service lists.
 
     Checks the data against the declaration; errors name columns and counts. Refuses content that you registered before,
     if either registration is private. Large files are read in the background: the answer's `state` is then "reading",

@@ -33,7 +33,7 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
         InvalidRequest: the cap has no budget under the filter, the hold-out leaves one side without a record, or as
             `declared_slots`.
     """
-    plain = spec.model_copy(update=dict.fromkeys(("path", "holdout_path", "upload", "holdout_upload")))
+    plain = spec.without_files()
     privacy = spec.privacy
     declared_slots(spec)
     if privacy.records is not None:
@@ -65,6 +65,13 @@ def check_files(spec: DatasetSpec, there: Collection[str]) -> None:
     if has and not wants_holdout_file(spec):
         raise InvalidRequest.at(
             "/holdout", 'a hold-out file was sent but not declared: add "holdout": {"kind": "public"}'
+        )
+    if spec.has_edges_file and "edges_file" not in there:
+        detail = "these nodes' edges are in a file of their own: send it as `edges_file`, or name it in `edges_path`"
+        raise InvalidRequest.at("/edges_file", detail)
+    if "edges_file" in there and not spec.has_edges_file:
+        raise InvalidRequest.at(
+            "/features", "a file of edges was sent but not declared: add `edges` to nodes' features"
         )
 
 

@@ -44,8 +44,8 @@ def register(
     """Checks and stores a data set, and opens its account.
 
     Args:
-        arrived: with the declaration; everything in it is public. Its folder holds `file` and, for a public hold-out,
-            `holdout_file`.
+        arrived: with the declaration; everything in it is public. Its folder holds `file` and, where declared,
+            `holdout_file` and `edges_file`.
 
     Raises:
         InvalidRequest: the declaration or a file cannot be used; pointers, columns and counts.

@@ -14,11 +14,9 @@ from app.datasets.parsing import Parsers
 from app.settings import Settings
 from app.storage.seals import Seals
 from core.contracts.base import Document
-from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.dataset_spec import PREFIXES, DatasetSpec
 from core.errors import InvalidRequest
 from core.parts.sealed import DataKey, content_size, readable
-
-PREFIXES = {"file": "", "holdout_file": "holdout_"}
 
 
 class Source(Document):
@@ -54,14 +52,18 @@ class Arrived:
     @property
     def new_bytes(self) -> int:
         """The bytes that no upload has declared before."""
-        declared = {name for name, prefix in PREFIXES.items() if getattr(self.spec, f"{prefix}upload") is not None}
+        declared = self._uploads.keys()
         return sum(each.size for name, each in self.sources.items() if name not in declared)
 
     def consume_uploads(self, settings: Settings) -> None:
         """Deletes the uploads in pieces that were named: their bytes are stored otherwise now."""
-        for upload in (self.spec.upload, self.spec.holdout_upload):
-            if upload is not None:
-                resumable.consume(settings, upload)
+        for upload in self._uploads.values():
+            resumable.consume(settings, upload)
+
+    @property
+    def _uploads(self) -> dict[str, str]:
+        named = {name: getattr(self.spec, f"{prefix}upload") for name, prefix in PREFIXES.items()}
+        return {name: upload for name, upload in named.items() if upload is not None}
 
 
 def sent(spec: DatasetSpec, folder: Path) -> Arrived:

@@ -1,7 +1,8 @@
 """The layout of data sets under the storage root. Files arrive there completely or not at all.
 
 staging/<random>/     a file and the parts parsed from it; gone when the request ends, whatever happened
-                      `file`, `holdout_file`: as they arrived; with the ending .sealed they are (core.parts.sealed)
+                      `file`, `holdout_file`, `edges_file`: as they arrived; with the ending .sealed they are sealed
+                      (core.parts.sealed)
 reading/<id>/         the files of a registration that is read in the background; gone when that ends
 uploads/              files that arrive in pieces (app.datasets.resumable)
 datasets/<id>/        the parts of a registered data set, never changed (app.storage.parts; with a bucket they lie

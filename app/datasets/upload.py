@@ -9,16 +9,16 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from app.datasets.storage import place
+from core.contracts.dataset_spec import PREFIXES
 from core.disk import LOOK_BYTES, Room
 from core.errors import InvalidRequest, TooLarge, too_large
 from core.parts.sealed import DataKey, create
 
-FILES = ("file", "holdout_file")
 MAX_HEADER_BYTES = 8192
 
 
 class Upload:
-    """The parts `spec`, `file` and `holdout_file`, each at most once.
+    """The parts `spec`, `file`, `holdout_file` and `edges_file`, each at most once.
 
     Args:
         content_type: the request's, with the boundary.
@@ -116,8 +116,8 @@ class Upload:
 
     def _headers_finished(self) -> None:
         name = parse_options_header(self._disposition)[1].get(b"name", b"").decode("ascii", "replace")
-        if name not in ("spec", *FILES):
-            raise _malformed("it has a part that is neither `spec`, `file` nor `holdout_file`")
+        if name not in ("spec", *PREFIXES):
+            raise _malformed("it has a part that is none of `spec`, `file`, `holdout_file` and `edges_file`")
         if name in self._seen:
             raise _malformed(f"the part `{name}` appears twice")
         self._seen.add(name)

@@ -198,7 +198,7 @@ class DatasetReading(Base):
     owner_key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
     state: Mapped[str]
     spec: Mapped[dict[str, Any]]  # resolved
-    sources: Mapped[dict[str, Any]]  # {"file", "holdout_file"}: app.datasets.sources.Source
+    sources: Mapped[dict[str, Any]]  # {"file", "holdout_file", "edges_file"}: app.datasets.sources.Source
     bytes: Mapped[int]
     bytes_read: Mapped[int] = mapped_column(default=0)
     # The end: {"read", "warnings"} (functions of private data, for the owner alone), or {"problem"}. Kept for a day.

@@ -35,6 +35,7 @@ class OpeningKeys(Document):
 
     file: str | None = Field(default=None, repr=False)
     holdout_file: str | None = Field(default=None, repr=False)
+    edges_file: str | None = Field(default=None, repr=False)
 
 
 class SealedPart(Document):
@@ -49,7 +50,7 @@ class ParseRequest(Document):
     """One registration.
 
     Attributes:
-        file, holdout_file: paths; the second null but for a public hold-out.
+        file, holdout_file, edges_file: paths; null but for a public hold-out, and for a graph's edges.
         opens: opens them.
         seal: seals what is written; null: it is written in plaintext.
         output_dir: an empty folder.
@@ -64,6 +65,7 @@ class ParseRequest(Document):
     spec: DatasetSpec
     file: str
     holdout_file: str | None
+    edges_file: str | None = None
     opens: OpeningKeys
     seal: SealKey | None
     output_dir: str

@@ -33,6 +33,8 @@ from app.formats.asked import (
     WrittenParts,
 )
 from app.formats.contents import Contents, Needs
+from app.formats.edge_lists import Lists
+from app.formats.edges import Edges
 from app.formats.foreign import what_else
 from app.formats.ingest import Bounded, Earlier, Parts, Piece, Split
 from app.formats.readers import reader_of
@@ -45,6 +47,7 @@ from core.contracts.dataset_spec import (
     Features,
     HashedText,
     LastItemHoldout,
+    NodeColumns,
     SplitHoldout,
 )
 from core.contracts.memory import in_memory, record_bytes
@@ -129,12 +132,13 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
     earlier = Earlier(asked.place, tuple(_saved(each) for each in asked.earlier))
     to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots, earlier, Room(asked.reserve_bytes))
     file = readable(Path(asked.file), _key(asked.opens.file))
-    data = _parsed(asked, file, "file", to)
+    edges = _edges(asked)
+    data = _parsed(asked, file, "file", to, edges)
     sha256 = digests.file_sha256(file)
     contents, parts, extra = _contents("data", file, sha256, data, to.keys), data.parts.written, None
     if asked.holdout_file is not None:
         file = readable(Path(asked.holdout_file), _key(asked.opens.holdout_file))
-        extra = _parsed(asked, file, "holdout_file", to)
+        extra = _parsed(asked, file, "holdout_file", to, edges)
         contents += _contents("holdout", file, digests.file_sha256(file), extra, to.keys)
         parts = parts | extra.parts.written
         _check_widths(data, extra)
@@ -154,7 +158,7 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
         ),
         squares=_squares(spec, data),
         counts=_counts(data, extra, counted),
-        warnings=_warnings(spec, data, extra, counted),
+        warnings=(*_warnings(spec, data, extra, counted), *(() if edges is None else edges.warnings())),
     )
     for each in (data, extra):
         if each is not None:
@@ -169,8 +173,7 @@ def _unpacked_limit(asked: ParseRequest, name: str) -> int:
     """
     if asked.spec.format == "images":
         return asked.max_unpacked_bytes
-    file = Path(asked.file if name == "file" or asked.holdout_file is None else asked.holdout_file)
-    by_ratio = int(asked.max_unpack_ratio * file.stat().st_size)
+    by_ratio = int(asked.max_unpack_ratio * Path(getattr(asked, name)).stat().st_size)
     return min(asked.max_unpacked_bytes, max(UNPACKED_FREELY_BYTES, by_ratio))
 
 
@@ -185,7 +188,18 @@ def _saved(people: SealedPart) -> Saved:
     return Saved(readable(Path(people.path), _key(people.key)), people.sha256)
 
 
-def _parsed(asked: ParseRequest, path: Named, name: str, to: Output) -> Parsed:
+def _edges(asked: ParseRequest) -> Edges | None:
+    """The file of edges, read; None without one."""
+    features = asked.spec.features
+    if asked.edges_file is None or not isinstance(features, NodeColumns) or features.edges is None:
+        return None
+    edges = Edges(asked.spec, features.edges, _unpacked_limit(asked, "edges_file"), Lists(features.keep))
+    _fill(asked.spec, readable(Path(asked.edges_file), _key(asked.opens.edges_file)), edges)
+    edges.check()
+    return edges
+
+
+def _parsed(asked: ParseRequest, path: Named, name: str, to: Output, edges: Edges | None) -> Parsed:
     spec, max_unpacked_bytes = asked.spec, _unpacked_limit(asked, name)
     contents = Contents(to.folder, name, to.keys, Needs.of(asked, name), to.room, to.seal)
     kept = _destination(spec, name, to)
@@ -202,7 +216,12 @@ def _parsed(asked: ParseRequest, path: Named, name: str, to: Output) -> Parsed:
             kept.add(Piece(found.part(), split=contents.add(messages, messages)))
             users = units.of_users(found.users, to.keys) if isinstance(found, History) else None
         else:
-            table = _read(spec, path, name, max_unpacked_bytes, contents, kept)
+            lists = None if edges is None else edges.lists
+            table = records = Records(
+                spec, name, max_unpacked_bytes, lambda taken: kept.add(_piece(spec, records, taken, contents)), lists
+            )
+            _fill(spec, path, records)
+            records.check()
         parts = kept.close()
         contents.close()
         if isinstance(kept, Bounded):
@@ -242,25 +261,18 @@ def _slots_on_disk(spec: DatasetSpec, slots: Slots | None, layout: Layout) -> Ma
     return {"train": slots.train.rows} | holdout
 
 
-def _read(
-    spec: DatasetSpec, path: Named, name: str, max_unpacked_bytes: int, contents: Contents, kept: Split | Bounded
-) -> Records:
-    def sink(taken: Taken) -> None:
-        kept.add(_features_and_labels(spec, records, taken, contents))
-
-    records = Records(spec, name, max_unpacked_bytes, sink)
+def _fill(spec: DatasetSpec, path: Named, table: Table) -> None:
+    """Reads a file of rows in the declared format."""
     if other := what_else(path, spec.format):  # type: ignore[arg-type]
-        raise records.broken(f"it is {other}")
+        raise table.broken(f"it is {other}")
     module = import_module(f"app.formats.{reader_of(spec.format).module}")  # type: ignore[arg-type]
     if spec.csv is not None:
-        module.read(path, records, module.Dialect(spec.csv.separator))
+        module.read(path, table, module.Dialect(spec.csv.separator))
     else:
-        module.read(path, records)
-    records.check()
-    return records
+        module.read(path, table)
 
 
-def _features_and_labels(spec: DatasetSpec, records: Records, taken: Taken, contents: Contents) -> Piece:
+def _piece(spec: DatasetSpec, records: Records, taken: Taken, contents: Contents) -> Piece:
     y = taken.y
     labels = digests.label_contents(y, records.classes.names if records.classes is not None else None)
     if taken.texts is not None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from app.formats import cells
 from app.formats.cells import Cells
+from app.formats.edge_lists import Lists
 from app.formats.faults import Faults, Flags, Wanted
 from app.formats.readers import reader_of
 from app.formats.row_faults import Place, RowFault
@@ -30,7 +31,7 @@ from core.contracts.dataset_spec import (
 from core.contracts.table import CategoryColumn, NumberColumn, TableFeatures
 from core.errors import InvalidRequest
 from core.parts.columns import ClassCoder, NamesCoder, NumberCoder, UserCoder, comma_number, unusable
-from core.parts.nodes import ids_of, kept, number_of, stored_ids
+from core.parts.nodes import ids_of, kept, number_of, stored_ids, stored_numbers
 from core.parts.tables import CellCoder, ContentCoder
 
 HELD = 2**20  # cells, or characters of texts, that a block holds
@@ -43,7 +44,7 @@ class Table:
 
     Args:
         format: the file's format in error texts.
-        file: "file" or "holdout_file": the file in error texts.
+        file: "file", "holdout_file" or "edges_file": the file in error texts.
         max_unpacked_bytes: the most that a compressed file may claim to unpack to.
         features, label: the wanted columns.
     """
@@ -114,7 +115,7 @@ class Table:
 
     @property
     def _noun(self) -> str:
-        return "data file" if self.file == "file" else "hold-out file"
+        return {"file": "data file", "holdout_file": "hold-out file", "edges_file": "file of edges"}[self.file]
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,16 @@ class Records(Table):
 
     Attributes:
         sink: takes each block.
+        lists: of nodes, where a file of edges has them.
     """
 
     def __init__(
-        self, spec: DatasetSpec, file: str, max_unpacked_bytes: int, sink: Callable[[Taken], None] = lambda _: None
+        self,
+        spec: DatasetSpec,
+        file: str,
+        max_unpacked_bytes: int,
+        sink: Callable[[Taken], None] = lambda _: None,
+        lists: Lists | None = None,
     ) -> None:
         if spec.format == "interactions":
             raise ValueError("interactions are read as pairs of ids (app.formats.interactions)")
@@ -168,8 +175,9 @@ class Records(Table):
             Wanted(getattr(self._graph, name, ""), f"/features/{name}") for name in ("node", "neighbours")
         )
         self._nodes: list[NDArray[np.int64]] = []  # the numbers of the ids that are there
-        lists = [self._node, self._named] if self._graph else []
-        wanted = [*self._features, *lists, *([self._user] if self._user else [])]
+        self._lists = lists
+        named = [] if self._graph is None else [self._node, *([self._named] if lists is None else [])]
+        wanted = [*self._features, *named, *([self._user] if self._user else [])]
         super().__init__(spec.format, file, max_unpacked_bytes, wanted, label)
         self.spec, self.sink = spec, sink
         self.drops_rows = spec.wrong_rows == "drop"
@@ -291,6 +299,9 @@ class Records(Table):
     ) -> NDArray[np.float64]:
         """Each node's number, and those of the first that it names, as they are stored."""
         nodes = self._users(self._node, block[self._node.name], rows, wrong)
+        if self._lists is not None:
+            own = np.array([number_of(each) for each in nodes], dtype=np.int64)
+            return stored_numbers(np.concatenate([own[:, None], self._lists.of(own)], axis=1))
         found = block[self._named.name]
         named, flags = cells.coded(found, NamesCoder(), [])
         self._note(self._named, flags, rows, wrong, found)

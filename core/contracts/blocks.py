@@ -21,7 +21,7 @@ class BlockSpec(Document):
     """The declaration of a block; everything else is its data set's. All of it is public.
 
     `records` counts units, as at a registration: people who were in earlier blocks too. `slots`: the block's own, as at
-    a registration.
+    a registration. A data set with a file of edges has one in each block.
     """
 
     label: Label
@@ -29,6 +29,10 @@ class BlockSpec(Document):
     slots: DeclaredSlots | None = Field(default=None, exclude_if=is_none)
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     upload: UploadId | None = None
+    edges_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = Field(
+        default=None, exclude_if=is_none
+    )
+    edges_upload: UploadId | None = Field(default=None, exclude_if=is_none)
 
     @field_validator("label")
     @classmethod

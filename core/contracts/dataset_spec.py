@@ -287,6 +287,25 @@ class Columns(FeatureSettings):
         return self.typical_length or super().length(features)
 
 
+class EdgeColumns(Document):
+    """A second file, of edges: two ids a row. The source lists the target; where `undirected`, both list each other.
+
+    The file has the format of the nodes' (for CSV its separator too). Repeated edges count once, and an edge from a
+    node to itself is none. What ε protects is still a node with its label, its columns and its own list: with the edges
+    that it is the source of; or, if `undirected`, an end of. That others list it is in their lists.
+    """
+
+    source: ColumnName = "source"
+    target: ColumnName = "target"
+    undirected: Annotated[bool, Field(strict=True)]
+
+    @model_validator(mode="after")
+    def _apart(self) -> EdgeColumns:
+        if self.source == self.target:
+            raise ValueError("`source` and `target` must be different columns")
+        return self
+
+
 class NodeColumns(Columns):
     """Nodes of a graph, one a row: dense numeric columns, an id, and a list of other nodes' ids, with spaces between.
 
@@ -295,12 +314,14 @@ class NodeColumns(Columns):
     columns alone. Of an undirected graph both ends of an edge list each other.
 
     `keep`: so many of a list are stored, in an order of the node's own. No id may have two rows.
+    `edges`: the lists are made from a file of edges. Then `neighbours` is no column; predictions name lists so.
     """
 
     kind: Literal["nodes"] = "nodes"  # type: ignore[assignment] # columns by another tag
     node: ColumnName = "id"
     neighbours: ColumnName = "neighbours"
     keep: Fan = 16
+    edges: EdgeColumns | None = Field(default=None, exclude_if=is_none)
     # What a job's model reads of the graph (core.contracts.job_spec.seen_by); no declaration has it.
     tree: SkipJsonSchema[Tree | None] = Field(default=None, exclude_if=is_none)
 
@@ -480,6 +501,9 @@ Features = Annotated[
 ]
 
 
+# The files of a registration, and what begins the members that name them: `path`, `holdout_upload`.
+PREFIXES = {"file": "", "holdout_file": "holdout_", "edges_file": "edges_"}
+NAMED_BY = ("path", "upload")
 UploadId = Annotated[str, StringConstraints(pattern=r"^up_[a-z2-7]{21}$")]
 
 
@@ -504,6 +528,19 @@ class DatasetSpec(Document):
     holdout_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     upload: UploadId | None = None
     holdout_upload: UploadId | None = None
+    edges_path: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = Field(
+        default=None, exclude_if=is_none
+    )
+    edges_upload: UploadId | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def has_edges_file(self) -> bool:
+        """Whether a file of edges belongs to it."""
+        return isinstance(self.features, NodeColumns) and self.features.edges is not None
+
+    def without_files(self) -> DatasetSpec:
+        """The declaration, whichever files it names."""
+        return self.model_copy(update=dict.fromkeys(f"{prefix}{by}" for prefix in PREFIXES.values() for by in NAMED_BY))
 
     @field_validator("name")
     @classmethod

@@ -42,11 +42,18 @@ def kept(node: str, named: Iterable[str], keep: int) -> list[int]:
     """
     others = {number_of(each) for each in named} - {number_of(node)}
     own = number_of(node).to_bytes(8, "big")
+    return sorted(others, key=lambda other: (_rank(own + other.to_bytes(8, "big")), other))[:keep]
 
-    def rank(other: int) -> bytes:
-        return hashlib.sha256(own + other.to_bytes(8, "big")).digest()
 
-    return sorted(others, key=lambda other: (rank(other), other))[:keep]
+def ranks(nodes: Ids, others: Ids) -> NDArray[np.uint64]:
+    """The places of others in nodes' orders, pair by pair: as `kept` orders them, ascending and then by number."""
+    pairs = np.stack([nodes, others], axis=1).astype(">i8").tobytes()
+    hashes = b"".join(_rank(pairs[at : at + 16]) for at in range(0, len(pairs), 16))
+    return np.frombuffer(hashes, dtype=">u8").astype(np.uint64)
+
+
+def _rank(pair: bytes) -> bytes:
+    return hashlib.sha256(pair).digest()[:8]
 
 
 def stored_ids(numbers: Sequence[Sequence[int]], keep: int) -> NDArray[np.float64]:
@@ -58,6 +65,11 @@ def stored_ids(numbers: Sequence[Sequence[int]], keep: int) -> NDArray[np.float6
     ids = np.full((len(numbers), 1 + keep), NOBODY, dtype=np.int64)
     for row, each in enumerate(numbers):
         ids[row, : len(each)] = each
+    return stored_numbers(ids)
+
+
+def stored_numbers(ids: Ids) -> NDArray[np.float64]:
+    """The same of (n, 1 + keep) numbers; NOBODY where fewer are named."""
     high, low = ids >> HALF_BITS, np.where(ids < 0, NOBODY, ids & (2**HALF_BITS - 1))
     return np.concatenate([high, low], axis=1).astype(np.float64)
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-# Where a data set's canaries lie: sparse words, words of users with several records each, or a dense array; or two data
-# sets that differ in one record.
-Layout = Literal["words", "users", "array", "neighbours"]
-Released = Literal["weight", "mean", "scores", "output"]
+# Where a data set's canaries lie: sparse words, words of users with several records each, a dense array, or nodes of a
+# graph; or two data sets that differ in one record.
+Layout = Literal["words", "users", "array", "graph", "neighbours"]
+Released = Literal["weight", "0.weight", "mean", "scores", "output"]
 STEPS, SIGMA = 4, 1.0  # μ = 2: rates of a few per cent are the most informative
 SCORE_POINTS, SCORE_MU = 11, 3.0  # μ² = 99 of a cap of ε = 100
 ONE, SAMPLED = 1.0, 10  # C; the least number of Poisson steps
@@ -154,6 +154,8 @@ KINDS: tuple[Kind, ...] = (
         steps=SAMPLED,
         noise_multiplier=1.0,
     ),
+    # The claim of a node is reached where it is read: by one other, as `neighbours` says.
+    Kind("gcn", layout="graph", released="0.weight", model={"kind": "gcn", "hops": 1, "neighbours": 1}),
     Kind("users", layout="users"),
     Kind("users poisson", layout="users", sample_rate=0.5, steps=SAMPLED, noise_multiplier=1.0),
     _scores("score loss"),

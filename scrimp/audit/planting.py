@@ -25,6 +25,8 @@ CAP = {"epsilon": 100.0, "delta": 1e-5}
 ORDER = 2.0
 TOO_MANY = USER_RECORDS + 2  # records of a user, of which at most k may count
 MOST_IN_ARRAY = 3000  # a dense array has a cell for each pair of canaries
+MOST_IN_GRAPH = 600  # so has a graph, several times
+NEAR, FAR = 100.0, 1e4  # numbers beside which a bias's gradient is nothing
 
 CLASSES = 51  # the first belongs to nobody; each other class is a group with one canary
 GROUPS = CLASSES - 1
@@ -70,6 +72,8 @@ def plant(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.
         return _scored(kind, name, folder, random)
     if kind.layout == "array":
         return _array(kind, name, min(canaries, MOST_IN_ARRAY), folder, random)
+    if kind.layout == "graph":
+        return _graph(kind, name, min(canaries, MOST_IN_GRAPH), folder, random)
     return _words(kind, name, canaries, folder, random)
 
 
@@ -134,6 +138,33 @@ def _array(kind: Kind, name: str, canaries: int, folder: Path, random: np.random
     return Planted(spec, file, inside, np.arange(canaries), np.arange(canaries, x.shape[1]))
 
 
+def _graph(kind: Kind, name: str, canaries: int, folder: Path, random: np.random.Generator) -> Planted:
+    """Each canary is a node that two others may read, of which `neighbours` = 1 lets one.
+
+    Each of these two may read another node too, of the opposite number, and has no numbers of its own. Where it reads
+    the canary its clipped gradient turns round: 2c. The canary's own gradient, by a node that it alone reads, is c in
+    the same direction. All are on the weight of the neighbours' mean at the canary's coordinate. So one reader makes
+    3c = C, which is the claim, and two make 5c. Decoys are coordinates whose canary is never there.
+    """
+    inside = random.random(canaries) < 0.5
+    width = canaries + canaries // 2
+    rows = []
+    for place in range(width):
+        nodes = [(f"to{at}", 0.0, "") for at in range(2)]
+        nodes += [(f"other{at}", -NEAR, f"to{at}") for at in range(2)] + [("own", FAR, "canary")]
+        nodes += [("canary", 3.0 * NEAR, "to0 to1")] if place < canaries and inside[place] else []
+        for node, number, named in nodes:
+            cells = ["0"] * width
+            cells[place] = f"{number:g}"
+            links = " ".join(f"{each}.{place}" for each in named.split())
+            rows.append(",".join((f"{node}.{place}", *cells, links, f"{TARGET:g}")))
+    columns = [f"x{place}" for place in range(width)]
+    file = _written(folder / f"{name}.csv", ",".join(("id", *columns, "links", "y")), rows)
+    features = {"kind": "nodes", "columns": columns, "neighbours": "links", "keep": 2}
+    spec = _spec(kind, name, "csv", features, 5 * width + canaries // 2)
+    return Planted(spec, file, inside, width + np.arange(canaries), width + np.arange(canaries, width))
+
+
 def _scored(kind: Kind, name: str, folder: Path, random: np.random.Generator) -> Planted:
     """For each class the fillers, and a canary with a word, whose weights are noise and whose loss is
     above the bound."""
@@ -155,7 +186,8 @@ def _scored(kind: Kind, name: str, folder: Path, random: np.random.Generator) ->
 def _spec(kind: Kind, name: str, format_: str, features: dict[str, Any], records: int) -> dict[str, Any]:
     privacy: dict[str, Any] = {"sensitivity": "private", "records": records, "cap": CAP}
     # One admits sampled jobs too; the other is exact.
-    privacy |= {"filter": "gdp"} if kind.of_scores or kind.layout == "array" else {"filter": "rdp", "order": ORDER}
+    exact = kind.of_scores or kind.layout in ("array", "graph")
+    privacy |= {"filter": "gdp"} if exact else {"filter": "rdp", "order": ORDER}
     if kind.layout == "users":
         privacy |= {"unit": "user", "user_column": "user", "max_records_per_user": USER_RECORDS}
     task = {"kind": "regression", "label": "y"}

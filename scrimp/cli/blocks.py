@@ -28,6 +28,8 @@ def add(
     path: Annotated[
         str | None, typer.Option(help="Instead: a file under the service's data root, or s3://bucket/key.")
     ] = None,
+    edges: Annotated[Path | None, typer.Option(help="The edges of a graph, two ids a row.")] = None,
+    edges_path: Annotated[str | None, typer.Option(help="Instead: where they are, as --path.")] = None,
     slots: Annotated[
         str | None, typer.Option(help='At most so many of each part, as JSON: \'{"train": 6000, "holdout": 1600}\'.')
     ] = None,
@@ -42,16 +44,19 @@ def add(
         places = None if slots is None else json.loads(slots)
     except ValueError as error:
         raise typer.BadParameter(f"--slots is not JSON: {error}") from None
-    named, sent, _ = large.sent(session.client, {}, file, None)
+    named, left = large.sent(session.client, {}, {"file": file, "edges_file": edges})
     with large.reading() as progress:
         made = session.client.blocks.add(
             dataset,
             label,
             records,
-            sent,
+            left["file"],
+            edges_file=left["edges_file"],
             slots=places,
             path=path,
             upload=named.get("upload"),
+            edges_path=edges_path,
+            edges_upload=named.get("edges_upload"),
             wait=wait,
             progress=progress,
         )

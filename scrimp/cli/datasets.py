@@ -49,6 +49,9 @@ Plan = Annotated[
     ),
 ]
 HoldoutFile = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A separate, public hold-out.")]
+EdgesFile = Annotated[
+    Path | None, typer.Option("--edges", exists=True, dir_okay=False, help="The edges of a graph, two ids a row.")
+]
 
 
 @command(app, "add")
@@ -57,13 +60,15 @@ def add(
     spec: Annotated[Path, typer.Argument(help="A DatasetSpec (JSON); - reads standard input.")],
     file: File = None,
     holdout_file: HoldoutFile = None,
+    edges_file: EdgesFile = None,
     wait: Annotated[bool, typer.Option(help="Wait until the service has read a large file.")] = True,
     plan: Plan = None,
 ) -> None:
     """Register a data set with its privacy cap. Files above 64 MiB are sent in pieces: run it again to resume."""
-    sent = large.sent(session.client, with_plan(read_json(spec), plan), file, holdout_file)
+    files = {"file": file, "holdout_file": holdout_file, "edges_file": edges_file}
+    declared, left = large.sent(session.client, with_plan(read_json(spec), plan), files)
     with large.reading() as progress:
-        dataset = session.client.create_dataset(*sent, wait=wait, progress=progress)
+        dataset = session.client.create_dataset(declared, **left, wait=wait, progress=progress)
     session.result(dataset, lambda: show_reading.registered(session.console, dataset))
 
 
@@ -75,11 +80,14 @@ def check(
         Path | None, typer.Argument(help="A DatasetSpec (JSON); - reads standard input; without it one is proposed.")
     ] = None,
     holdout_file: HoldoutFile = None,
+    edges_file: EdgesFile = None,
     label: Label = None,
 ) -> None:
     """Check a file against its declaration; the service stores nothing."""
     declared = read_json(spec) if spec is not None else _proposal(file, label, None).spec
-    found = session.client.check_dataset(*large.sent(session.client, declared, file, holdout_file))
+    files = {"file": file, "holdout_file": holdout_file, "edges_file": edges_file}
+    asked, left = large.sent(session.client, declared, files)
+    found = session.client.check_dataset(asked, **left)
     session.result(found, lambda: show_reading.checked(session.console, found))
 
 

@@ -14,22 +14,23 @@ from scrimp.client import Client
 from scrimp.errors import ServiceUnreachable
 
 LARGE_BYTES = 64 << 20
+UPLOADS = {"file": "upload", "holdout_file": "holdout_upload", "edges_file": "edges_upload"}
 RESUME = "what has arrived is kept for a day: run the same command again, and the upload goes on from there"
 
 
-def sent(
-    client: Client, spec: dict[str, Any], file: Path | None, holdout_file: Path | None
-) -> tuple[dict[str, Any], Path | None, Path | None]:
+Files = dict[str, Path | None]  # `file`, `holdout_file`, `edges_file`
+
+
+def sent(client: Client, spec: dict[str, Any], files: Files) -> tuple[dict[str, Any], Files]:
     """The declaration and the files to send with it. If one is large, all are uploaded and named in the declaration.
 
     Raises:
         ScrimpError: as `Client.upload`; the error of a lost connection says how to resume.
     """
-    files = {"upload": file, "holdout_upload": holdout_file}
     if not any(each is not None and each.stat().st_size > LARGE_BYTES for each in files.values()):
-        return spec, file, holdout_file
-    named = {name: _uploaded(client, each) for name, each in files.items() if each is not None}
-    return spec | named, None, None
+        return spec, files
+    named = {UPLOADS[name]: _uploaded(client, each) for name, each in files.items() if each is not None}
+    return spec | named, dict.fromkeys(files)
 
 
 @contextmanager

@@ -246,6 +246,19 @@ class NextItemTask(Spec):
     core: Annotated[int, Field(ge=2, le=1000)] | None = None
 
 
+class EdgeColumns(Spec):
+    """A second file, of edges: two ids a row. The source lists the target; where `undirected`, both list each other.
+
+    The file has the format of the nodes' (for CSV its separator too). Repeated edges count once, and an edge from a
+    node to itself is none. What ε protects is still a node with its label, its columns and its own list: with the edges
+    that it is the source of; or, if `undirected`, an end of. That others list it is in their lists.
+    """
+
+    source: Annotated[str, Field(min_length=1, max_length=200)] = "source"
+    target: Annotated[str, Field(min_length=1, max_length=200)] = "target"
+    undirected: bool
+
+
 class NodeColumns(Spec):
     """Nodes of a graph, one a row: dense numeric columns, an id, and a list of other nodes' ids, with spaces between.
 
@@ -254,6 +267,7 @@ class NodeColumns(Spec):
     columns alone. Of an undirected graph both ends of an edge list each other.
 
     `keep`: so many of a list are stored, in an order of the node's own. No id may have two rows.
+    `edges`: the lists are made from a file of edges. Then `neighbours` is no column; predictions name lists so.
     """
 
     kind: Literal["nodes"] = "nodes"
@@ -264,6 +278,7 @@ class NodeColumns(Spec):
     node: Annotated[str, Field(min_length=1, max_length=200)] = "id"
     neighbours: Annotated[str, Field(min_length=1, max_length=200)] = "neighbours"
     keep: Annotated[int, Field(ge=1, le=64)] = 16
+    edges: EdgeColumns | None = None
 
 
 class PublicHoldout(Spec):
@@ -417,3 +432,5 @@ class DatasetSpec(Spec):
     holdout_path: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
     upload: Annotated[str, Field(pattern="^up_[a-z2-7]{21}$")] | None = None
     holdout_upload: Annotated[str, Field(pattern="^up_[a-z2-7]{21}$")] | None = None
+    edges_path: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    edges_upload: Annotated[str, Field(pattern="^up_[a-z2-7]{21}$")] | None = None

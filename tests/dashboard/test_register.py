@@ -18,7 +18,7 @@ from app.dashboard.dataset_draft import LAYOUT, first_declaration, form
 from app.db.clock import ClockName, in_seconds
 from app.db.models import Dataset, DatasetReading
 from app.web.examples import DATASET_SPECS
-from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.dataset_spec import NAMED_BY, PREFIXES, DatasetSpec
 from core.contracts.filters import BUYS
 from core.ids import new_id, now
 from scrimp.declare import propose, read_sheet
@@ -64,7 +64,8 @@ def test_classes_that_look_like_numbers_stay_texts() -> None:
 
 def test_every_member_of_a_declaration_but_the_file_s_place_is_in_one_section() -> None:
     members = [each for section in LAYOUT.sections.values() for each in section]
-    assert sorted([*members, "path", "holdout_path", "upload", "holdout_upload"]) == sorted(DatasetSpec.model_fields)
+    files = [f"{prefix}{by}" for prefix in PREFIXES.values() for by in NAMED_BY]
+    assert sorted([*members, *files]) == sorted(DatasetSpec.model_fields)
 
 
 def test_a_plan_takes_the_place_of_the_filter_and_says_what_it_buys(whole: Whole, signed_in: SignedIn) -> None:

@@ -19,6 +19,7 @@ from app.settings import Settings
 from tests.factories import share
 
 MIB = 2**20
+GRAPH = {"kind": "nodes", "columns": ["a", "b"], "edges": {"undirected": True}}
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
 
 
@@ -50,10 +51,11 @@ class Api:
         file: str | bytes | Path | None = CSV,
         holdout_file: str | bytes | Path | None = None,
         who: str | None = "owner",
+        edges_file: str | None = None,
     ) -> Any:
         text = spec if isinstance(spec, str) else json.dumps(spec)
         parts: dict[str, Any] = {"spec": (None, text, "application/json")}
-        for name, content in (("file", file), ("holdout_file", holdout_file)):
+        for name, content in (("file", file), ("holdout_file", holdout_file), ("edges_file", edges_file)):
             if content is not None:
                 parts[name] = (name, content.read_bytes() if isinstance(content, Path) else content)
         return self.client.post("/v1/datasets", files=parts, headers=self.headers(who))

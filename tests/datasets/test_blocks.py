@@ -21,7 +21,7 @@ from app.ledger.verify import verify
 from app.secrets import load_secrets
 from core.contracts.blocks import UNITS
 from core.errors import Unavailable
-from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
+from tests.datasets.conftest import CSV, GRAPH, PUBLIC, Api, MakeApi, spec
 
 
 def rows(numbers: Iterable[int]) -> str:
@@ -34,6 +34,21 @@ def append(
     text = json.dumps({"label": label, "records": records} | more)
     parts = {"spec": (None, text, "application/json"), "file": ("file", file)}
     return api.client.post(f"/v1/datasets/{dataset}/blocks", files=parts, headers=api.headers(who))
+
+
+def test_a_block_of_a_graph_has_its_own_edges(api: Api) -> None:
+    def nodes(begin: int) -> str:
+        return "id,a,b,y\n" + "".join(f"{each},{each},0,{each % 2}\n" for each in range(begin, begin + 60))
+
+    made = api.upload(spec(features=GRAPH), nodes(0), edges_file="source,target\n1,2\n")
+    assert made.status_code == 201, made.text
+    refused = append(api, made.json()["id"], nodes(60))
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/edges_file")
+    text = json.dumps({"label": "2026-10", "records": 60})
+    parts = {"spec": (None, text, "application/json"), "file": ("n", nodes(60)), "edges_file": ("e", "source,target\n")}
+    path = f"/v1/datasets/{made.json()['id']}/blocks"
+    found = api.client.post(path, files=parts, headers=api.headers("owner"))
+    assert found.status_code == 201, found.text
 
 
 def grant(api: Api, dataset: str, who: str = "analyst") -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from app.datasets import service, storage
 from app.db.models import Account, Dataset
 from app.storage import parts
-from tests.datasets.conftest import CSV, MIB, PUBLIC, Api, MakeApi, private, spec
+from tests.datasets.conftest import CSV, GRAPH, MIB, PUBLIC, Api, MakeApi, private, spec
 
 CAP = {"epsilon": 4.0, "delta": 1e-5}
 
@@ -124,6 +124,8 @@ def test_files_must_be_those_that_are_declared(api: Api) -> None:
         (api.upload(spec(**public)), "/holdout_file"),
         (api.upload(spec(), holdout_file=CSV), "/holdout"),
         (api.upload(spec(holdout=None), holdout_file=CSV), "/holdout"),
+        (api.upload(spec(), edges_file="source,target\n"), "/features"),
+        (api.upload(spec(features=GRAPH), "id,a,b,y\n1,2,3,1\n"), "/edges_file"),
     ):
         assert response.status_code == 422
         assert response.json()["errors"][0]["pointer"] == pointer

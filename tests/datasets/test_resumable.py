@@ -18,7 +18,7 @@ from app.datasets import resumable
 from app.main import create_app
 from app.retention import service as retention
 from core.errors import StorageFull, TooLarge
-from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, spec
+from tests.datasets.conftest import CSV, GRAPH, PUBLIC, Api, MakeApi, spec
 
 DATA = CSV.encode()
 
@@ -97,6 +97,14 @@ def test_a_public_hold_out_may_be_an_upload_too(api: Api) -> None:
     declared = spec(upload=whole(api), holdout_upload=whole(api, b"a,b,y\n-1,0,1\n"), holdout={"kind": "public"})
     assert api.by_path(declared).json()["shape"]["records_holdout"] == 1
     assert uploads(api) == []
+
+
+def test_a_graph_s_edges_may_be_an_upload_too(api: Api) -> None:
+    nodes = b"id,a,b,y\n" + b"".join(b"%d,%d,0,1\n" % (each, each) for each in range(20))
+    declared = spec(features=GRAPH, upload=whole(api, nodes), edges_upload=whole(api, b"source,target\n1,2\n2,3\n"))
+    made = api.by_path(declared)
+    assert made.status_code == 201, made.text
+    assert uploads(api) == [] and made.json()["features"]["edges"]["undirected"] is True
 
 
 def test_a_wrong_offset_is_told_the_right_one(api: Api) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from core.parts import nodes
 from tests.by_place import ByPlace
 from worker.attempt import child, fork_server
 from worker.clipping.engine import Clip
@@ -83,7 +84,14 @@ def by_place_and_packed() -> None:
     RandomOrder.of = in_order  # type: ignore[method-assign]
 
 
+def a_reader_too_many() -> None:
+    """Nodes are read by one more than is charged."""
+    honest = nodes.children
+    vars(nodes)["children"] = lambda ids, neighbours: honest(ids, neighbours + 1)
+
+
 FAULTS = {
+    "a-reader-too-many": a_reader_too_many,
     "less-noise": partial(noise_times, 0.8),
     "hardly-any-noise": partial(noise_times, 0.01),
     "shared-noise": shared_noise,

@@ -43,6 +43,13 @@ def test_records_clipped_to_twice_the_norm_are_found(faulty: Cluster) -> None:
     assert any("δ is at least" in note for note in notes(report))
 
 
+@pytest.mark.nightly  # by day in process: tests/canaries/test_graph.py
+def test_a_node_that_one_too_many_reads_is_found(faulty: Cluster) -> None:
+    report = audited(faulty, "a-reader-too-many", "gcn")
+    (result,) = report.results
+    assert not report.passed and result.finding.lower_mu > result.charged_mu and not result.problems
+
+
 @pytest.mark.nightly  # by day a fault of the noise, above
 def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
     report = audited(faulty, "shared-noise", "dp_sgd,clip per_layer")

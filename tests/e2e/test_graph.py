@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from scrimp.errors import InvalidRequest
 from tests.e2e.conftest import Service
 from tests.e2e.test_spine import finished, submit
 
+ROOT = Path(__file__).resolve().parents[2]
+TOPICS = {"game": "sports", "song": "music", "court": "law"}
 NODES, CLASSES, COLUMNS = 1200, 3, ["a", "b", "c", "d"]
 
 
@@ -28,6 +32,16 @@ def write_graph(path: Path, seed: int = 0) -> Path:
         lines.append(",".join([f"n{node}", *(f"{each:.4f}" for each in x[node]), f"t{y[node]}", named]))
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def in_two_files(path: Path) -> tuple[Path, Path]:
+    """The same nodes without their lists, and their edges."""
+    header, *rows = [line.rpartition(",") for line in path.read_text().splitlines()]
+    edges = [f"{node.partition(',')[0]},{other}" for node, _, named in rows for other in named.split()]
+    files = path.with_suffix(".nodes"), path.with_suffix(".edges")
+    files[0].write_text("\n".join([header[0], *(node for node, *_ in rows)]) + "\n")
+    files[1].write_text("\n".join(["source,target", *edges]) + "\n")
+    return files
 
 
 def spec(name: str, sensitivity: str) -> dict[str, Any]:
@@ -58,8 +72,13 @@ def job(dataset: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_a_graph_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
     with service.client() as client:
-        for seed, (name, sensitivity) in enumerate((("nodes-private", "private"), ("nodes-public", "public"))):
-            client.create_dataset(spec(name, sensitivity), write_graph(tmp_path / name, seed))
+        client.create_dataset(spec("nodes-public", "public"), write_graph(tmp_path / "nodes-public", 1))
+        nodes, edges = in_two_files(write_graph(tmp_path / "nodes-private"))
+        private = spec("nodes-private", "private")
+        private["features"] |= {"edges": {"undirected": False}}
+        with pytest.raises(InvalidRequest, match="edges are in a file of their own"):
+            client.create_dataset(private, nodes)
+        client.create_dataset(private, nodes, edges_file=edges)
         with pytest.raises(InvalidRequest, match="keeps 20"):
             client.quote(job("nodes-private", model={"kind": "gcn", "neighbours": 21}))
     free = {"privacy": None, "evaluation": {"on": "train"}}  # a hold-out of a fourth has a fourth of the edges
@@ -87,3 +106,16 @@ def test_a_graph_from_post_to_prediction(service: Service, tmp_path: Path) -> No
         assert client.predict(jobs["two"], [node | {"links": [node | {"links": [node]}]}, node])
         with pytest.raises(InvalidRequest, match="at most 3 nodes"):
             client.predict(jobs["private"], [node | {"links": [node] * 4}])
+
+
+@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+def test_the_example_runs_as_it_says(service: Service) -> None:
+    url, key = f"http://127.0.0.1:{service.port}", (service.home / "admin.key").read_text().strip()
+    line = [sys.executable, str(ROOT / "examples" / "graph.py"), url, key]
+    ran = subprocess.run(
+        [*line, (service.home / "signing_key.pub").read_text().strip()], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    said = [f"pages on {word!r} link to: {topic}" for word, topic in TOPICS.items()]
+    assert all(each in ran.stdout for each in said), ran.stdout
+    assert "the certificate holds: ε = 6, 9 c = C" in ran.stdout

@@ -134,6 +134,7 @@ def mechanism(job: dict[str, Any], shape: dict[str, Any], *, holdout_public: boo
         "clipping": clipping.get("kind", "flat"),
         "expected_batch_size": batch,
         "delayed": delayed_of(parsed.optimizer),
+        "reach": parsed.model.reach,
     }
     if parsed.sampling.kind == "poisson" and parsed.sampling.largest_batch is not None:
         slots = unstated_slots(shape["records_train"])

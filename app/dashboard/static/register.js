@@ -80,13 +80,15 @@ function registration(form) {
     const file = input.files[0];
     if (!file) return tell("Choose a data file first.", input);
     const holdout = find("holdout-file") && find("holdout-file").files[0];
+    const edges = find("edges-file") && find("edges-file").files[0];
     const most = Number(form.dataset.most);
-    if (file.size + (holdout ? holdout.size : 0) > most)
+    if (file.size + (holdout ? holdout.size : 0) + (edges ? edges.size : 0) > most)
       return tell(`This page sends at most ${mebibytes(most)}: \`scrimp datasets add\` sends larger files, in pieces, and resumes.`, input);
     const body = new FormData();
     body.append("spec", new Blob([json.value], { type: "application/json" }));
     body.append("file", file);
     if (holdout) body.append("holdout_file", holdout);
+    if (edges) body.append("edges_file", edges);
     const request = new XMLHttpRequest();
     request.open("POST", button.dataset.send);
     request.setRequestHeader("X-CSRF-Token", form.elements.csrf.value);
