@@ -285,6 +285,11 @@ class Settings(BaseSettings):
         le=8,
         description="The most processes (ranks) that a worker runs for one job; none: as many as it has processors.",
     )
+    ray_address: str = Field(
+        "",
+        description="Ray cluster on which this worker runs its jobs' ranks: the head's host:port, or auto; empty: none."
+        " The worker runs on one of its machines.",
+    )
     crew: str | None = Field(
         None,
         pattern=r"^[!-~]{1,100}$",

@@ -302,6 +302,7 @@ class Start(JobDescription):
         threads: of each rank, as the first ready attempt had them; null: this attempt chooses.
         begun: an earlier attempt became ready. The size of passes is fixed.
         processes: how many ranks this attempt has: what the job asks, or fewer after a loss.
+        rank: which of them this process is, where each has a machine or bundle of its own (worker.cluster).
         gpus: what each of several ranks on GPUs sees, as CUDA_VISIBLE_DEVICES.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
@@ -325,6 +326,7 @@ class Start(JobDescription):
     threads: Annotated[int, Field(ge=1)] | None = None
     begun: bool = False
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = 1
+    rank: Annotated[int, Field(ge=0, lt=MOST_PROCESSES)] = 0
     gpus: tuple[str, ...] = ()
     parts: Parts
     segments: Annotated[tuple[Segment, ...], Field(min_length=1)]

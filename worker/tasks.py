@@ -7,7 +7,7 @@ import os
 import socket
 from functools import cache
 from subprocess import SubprocessError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.signals import worker_ready, worker_shutdown
 
@@ -43,6 +43,9 @@ from worker.celery_app import app
 from worker.native.library import ABSENT, CURE, kernels
 from worker.predicting.supervise import predict
 
+if TYPE_CHECKING:
+    from worker.cluster.group import Cluster
+
 logger = logging.getLogger(__name__)
 
 
@@ -64,9 +67,8 @@ def _device() -> Device:
 @cache
 def _presence() -> Presence:
     heartbeat_s = get_settings().heartbeat_s
-    device = _device().model_copy(update={"processes": _processes()})
     crew = None if _member() is None else get_settings().crew
-    made = Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), [device], crew)
+    made = Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), _devices, crew)
     made.release, made.finishes, made.stopping = release(), get_settings().finish_only, STOPPING
     return made
 
@@ -86,10 +88,27 @@ def _kinds() -> frozenset[Kind]:
     return frozenset(("cpu", _device().kind))
 
 
+def _devices() -> list[Device]:
+    """This process's device, and for how many processes of one job it has room now."""
+    return [_device().model_copy(update={"processes": max(1, _processes())})]
+
+
 @cache
+def _cluster() -> Cluster | None:
+    """The connection to the Ray cluster, if this worker runs its jobs on one."""
+    address = get_settings().ray_address
+    if not address:
+        return None
+    from worker.cluster.group import Cluster  # noqa: PLC0415 - an extra
+
+    return Cluster(address)
+
+
 def _processes() -> int:
-    """The most ranks of an attempt on processors here."""
-    return get_settings().worker_processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+    """The most ranks of an attempt on processors here, or on the cluster as it is now."""
+    cluster = _cluster()
+    most = len(os.sched_getaffinity(0)) if cluster is None else cluster.most()
+    return get_settings().worker_processes or min(most, MOST_PROCESSES)
 
 
 @cache
@@ -163,7 +182,11 @@ def run_job(job_id: str) -> None:
             about({"job": held.job_id, "attempt": str(held.attempt)}),
             tracing.coarse("attempt", ids, parent=held.traceparent),
         ):
-            ended = run_attempt(log, settings, _fork_server(), has_gpu="cuda" in _kinds(), processes=_processes())
+            cluster, has_gpu = _cluster(), "cuda" in _kinds()
+            if cluster is None:
+                ended = run_attempt(log, settings, _fork_server(), has_gpu=has_gpu, processes=_processes())
+            else:
+                ended = cluster.run(log, settings, _fork_server())
         _measures().count(ENDS, ended)
         if held.gpus:
             crews.release(db, held.job_id, held.attempt, held.gpus)

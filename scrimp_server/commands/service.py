@@ -51,6 +51,16 @@ Processes = Annotated[
 ]
 
 
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run jobs' processes on the machines of this Ray cluster, of which this is one: its head's host:port, or "
+        "auto (SCRIMP_RAY_ADDRESS).",
+    ),
+]
+
+
 Drain = Annotated[
     bool,
     typer.Option(
@@ -87,9 +97,11 @@ def relay(home: Home = None) -> None:
     _become("relay", None, None, home)
 
 
-def worker(home: Home = None, devices: Devices = None, processes: Processes = None, drain: Drain = False) -> None:
+def worker(
+    home: Home = None, devices: Devices = None, processes: Processes = None, drain: Drain = False, ray: Ray = None
+) -> None:
     """Run a worker alone: a process for each device, which runs one job at a time."""
-    _set(None, None, home, devices, processes)
+    _set(None, None, home, devices, processes, ray)
     if drain:
         _drain()
         return
@@ -131,6 +143,7 @@ def _set(
     home: Path | None,
     devices: str | None = None,
     processes: int | None = None,
+    ray: str | None = None,
 ) -> None:
     """Turns options into settings, for this process and its children."""
     given = {
@@ -139,6 +152,7 @@ def _set(
         "HOME": home.absolute() if home else None,
         "DEVICES": devices,
         "WORKER_PROCESSES": processes,
+        "RAY_ADDRESS": ray,
     }
     os.environ.update({f"SCRIMP_{name}": str(value) for name, value in given.items() if value is not None})
 

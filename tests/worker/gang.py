@@ -1,8 +1,11 @@
-"""Ranks of one attempt as threads of a test: the product's own exchange."""
+"""Ranks of one attempt as threads of a test: the product's own exchanges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import TypeVar
@@ -10,7 +13,8 @@ from typing import TypeVar
 import torch
 
 from tests.worker.support import DirectLink, Supervisor, plan_of
-from worker.attempt.exchange import PIECE_BYTES, Exchange
+from worker.attempt.exchange import PIECE_BYTES, Exchange, SharedRanks
+from worker.attempt.ring import RingRanks
 from worker.attempt.together import SharedLink, Unheard
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
@@ -24,14 +28,39 @@ PATIENCE_S = 300.0
 R = TypeVar("R")
 
 
-def together(size: int, work: Callable[[Ranks], R], piece_bytes: int = PIECE_BYTES) -> list[R]:
+Ends = Callable[[], SharedRanks | RingRanks]  # takes one rank's end of an exchange, in that rank's thread
+
+
+def shared(size: int, piece_bytes: int = PIECE_BYTES) -> Sequence[Ends]:
+    """The ends of ranks on one machine."""
+    exchange = Exchange(size, piece_bytes)
+    return [partial(exchange.ranks, rank, alone=False) for rank in range(size)]
+
+
+def ring(size: int, piece_bytes: int = PIECE_BYTES) -> Sequence[Ends]:
+    """The ends of ranks on several machines, with threads that carry bytes from each to the next."""
+    pairs = [socket.socketpair() for _ in range(size)]
+    for rank in range(size):
+        Thread(target=_carry, args=(pairs[rank][1], pairs[(rank + 1) % size][1].dup()), daemon=True).start()
+    return [partial(RingRanks, rank, size, pairs[rank][0], piece_bytes) for rank in range(size)]
+
+
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    with source, target, suppress(OSError):
+        while said := source.recv(1 << 16):
+            target.sendall(said)
+        target.shutdown(socket.SHUT_WR)
+
+
+def together(
+    size: int, work: Callable[[Ranks], R], piece_bytes: int = PIECE_BYTES, ends: Callable[..., Sequence[Ends]] = shared
+) -> list[R]:
     """What each rank's work returns. The first error is raised; the other ranks end with it, as their links close."""
     found: SimpleQueue[tuple[int, R | BaseException]] = SimpleQueue()
-    exchange = Exchange(size, piece_bytes)
 
-    def one(rank: int) -> None:
+    def one(rank: int, end: Ends) -> None:
         torch.set_num_threads(1)
-        ranks = exchange.ranks(rank, alone=False)
+        ranks = end()
         try:
             found.put((rank, work(ranks)))
         except BaseException as error:
@@ -39,8 +68,8 @@ def together(size: int, work: Callable[[Ranks], R], piece_bytes: int = PIECE_BYT
         finally:
             ranks.close()
 
-    for rank in range(size):
-        Thread(target=one, args=(rank,), daemon=True).start()
+    for rank, end in enumerate(ends(size, piece_bytes)):
+        Thread(target=one, args=(rank, end), daemon=True).start()
     results: dict[int, R] = {}
     while len(results) < size:
         rank, result = found.get(timeout=PATIENCE_S)
@@ -55,6 +84,7 @@ def trained(
     train: Records,
     size: int,
     plan_for: Callable[[Ranks], Plan] | None = None,
+    ends: Callable[..., Sequence[Ends]] = shared,
 ) -> list[Outcome]:
     """Each rank's outcome of one attempt; rank 0 speaks to the supervisor's record."""
     start = record.message()
@@ -71,4 +101,4 @@ def trained(
             plan, TrainingData(train, None, holdout_public=True), replay, link, telemetry, start.saved
         ).run()
 
-    return [work(ALONE)] if size == 1 else together(size, work)
+    return [work(ALONE)] if size == 1 else together(size, work, ends=ends)

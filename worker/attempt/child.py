@@ -29,7 +29,7 @@ from worker.attempt.link import SupervisorLink
 from worker.attempt.policy import policy_of
 from worker.attempt.running import run_rank, train
 from worker.attempt.second_user import User
-from worker.attempt.together import PEER_GONE, Forked, Others, exit_status, fork_ranks
+from worker.attempt.together import PEER_GONE, Forked, Others, exit_status, fork_ranks, on_ring
 from worker.channel import Channel
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import (
@@ -109,7 +109,7 @@ def serve(
             channel.close()
             return _serve_rank(start, forked)
         tell = start.data_public
-        if forked.size > 1:
+        if len(forked.pids) > 1:
             others = Others(forked.pids[1:])
         run_attempt(channel, link, start, forked.pids, forked.ranks)
     except StopRequested:
@@ -143,10 +143,11 @@ def _serve_rank(start: Start, forked: Forked) -> int:
     return 0
 
 
-def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> int:
+def main(fd: int, ring: int | None = None, *, memory_limit_bytes: int, user: User | None = None) -> int:
     """The process: sets its limits, then runs one attempt over the socket `fd`, in a sandbox.
 
     Args:
+        ring: the socket to ranks on other machines; None: all ranks of the attempt are forked here.
         user: whose the process becomes before it reads what the attempt is about.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -156,7 +157,11 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> int:
 
     def confine(message: Start | Predict) -> Forked:
         entered = sandbox.enter(policy_of(message, memory_limit_bytes, user))
-        forked = fork_ranks(message.processes if isinstance(message, Start) else 1)  # while there is one thread
+        processes = message.processes if isinstance(message, Start) else 1
+        if ring is not None and isinstance(message, Start):
+            forked = on_ring(message.rank, processes, ring)
+        else:
+            forked = fork_ranks(processes)  # while there is one thread
         sandbox.seal(entered)
         os.environ.update(visible_to(message, forked.rank))  # CUDA reads it when it is initialized: nothing has yet
         # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
@@ -209,7 +214,7 @@ def in_fork(fd: int) -> int:
     if pid == 0:
         status = 1
         try:
-            status = main(fd, sandbox.default_memory_bytes())
+            status = main(fd, memory_limit_bytes=sandbox.default_memory_bytes())
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

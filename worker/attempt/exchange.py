@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -62,7 +63,40 @@ class Exchange:
                 each.close()
 
 
-class SharedRanks:
+class Collective(ABC):
+    """What ranks agree on, by the two ways in which their numbers meet."""
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def from_rank(self, rank: int, numbers: Tensor) -> None:
+        """See Ranks.from_rank. The numbers are contiguous and on the processor."""
+
+    @abstractmethod
+    def _gathered(self, piece: Tensor) -> Tensor:
+        """Every rank's piece, in the order of ranks, until the next exchange."""
+
+    def agree(self, what: bytes) -> bool:
+        """See Ranks.agree."""
+        first, *others = self._gathered(torch.frombuffer(bytearray(what), dtype=torch.uint8))
+        return all(torch.equal(first, each) for each in others)
+
+    def least(self, number: int) -> int:
+        """See Ranks.least."""
+        return int(self._gathered(torch.tensor([number])).min())
+
+    def from_first(self, message: bytes = b"") -> bytes:
+        """See Ranks.from_first."""
+        length = torch.tensor([len(message)])
+        self.from_rank(0, length)
+        sent = bytearray(message if self.rank == 0 else int(length))
+        if sent:
+            self.from_rank(0, torch.frombuffer(sent, dtype=torch.uint8))
+        return bytes(sent)
+
+
+class SharedRanks(Collective):
     """See Ranks. A rank waits as long as another one computes; the supervisor ends a silent attempt.
 
     Args:
@@ -78,7 +112,7 @@ class SharedRanks:
 
     def add_up(self, numbers: Tensor) -> None:
         """See Ranks.add_up. The numbers are contiguous."""
-        with _on_host(numbers) as here:
+        with on_host(numbers) as here:
             for piece in here.view(-1).split(self._piece // here.element_size()):
                 self._add_up_piece(piece)
 
@@ -98,24 +132,6 @@ class SharedRanks:
             self._meet()
             if rank != self.rank:
                 piece.copy_(slot)
-
-    def agree(self, what: bytes) -> bool:
-        """See Ranks.agree."""
-        first, *others = self._gathered(torch.frombuffer(bytearray(what), dtype=torch.uint8))
-        return all(torch.equal(first, each) for each in others)
-
-    def least(self, number: int) -> int:
-        """See Ranks.least."""
-        return int(self._gathered(torch.tensor([number])).min())
-
-    def from_first(self, message: bytes = b"") -> bytes:
-        """See Ranks.from_first."""
-        length = torch.tensor([len(message)])
-        self.from_rank(0, length)
-        sent = bytearray(message if self.rank == 0 else int(length))
-        if sent:
-            self.from_rank(0, torch.frombuffer(sent, dtype=torch.uint8))
-        return bytes(sent)
 
     def close(self) -> None:
         """Closes this rank's links, as its end does: every wait for it ends."""
@@ -175,7 +191,7 @@ def _add(pieces: Sequence[Tensor], total: Tensor) -> None:
 
 
 @contextmanager
-def _on_host(numbers: Tensor) -> Iterator[Tensor]:
+def on_host(numbers: Tensor) -> Iterator[Tensor]:
     """The numbers in the processor's memory, and back on their device at the end (decision 29)."""
     here = numbers.cpu()  # the same memory on a processor
     yield here

@@ -7,7 +7,8 @@ processes. It runs no torch kernel itself, so forks inherit no torch threads and
 worker (by the kernel's rule, with the thread that started it), and its children end with it.
 
 `python -m worker.attempt.fork_server FD BYTES [UID GID]`: each message on the socket FD carries the descriptor of an
-attempt's channel. The answer carries the forked process's pidfd and its pid, or neither if the machine cannot fork.
+attempt's channel, and of its ring if it has one. The answer carries the forked process's pidfd and its pid, or neither
+if the machine cannot fork.
 Each process may use BYTES of memory (worker.attempt.sandbox) and becomes that user's (worker.attempt.second_user). To
 "how" it answers with a process's exit status, which the kernel tells only a parent.
 """
@@ -22,7 +23,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -102,8 +103,9 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def start(self, channel: int) -> Process:
-        """Forks an attempt's process, which owns a copy of the descriptor `channel`.
+    def start(self, channel: int, *ring: int) -> Process:
+        """Forks an attempt's process, which owns copies of the descriptors: `channel`, and where ranks run on other
+        machines too, `ring`, which leads to them.
 
         Raises:
             TransientError: the fork server does not start in time, or cannot fork.
@@ -111,7 +113,7 @@ class ForkServer:
         """
         with self._lock:
             for _ in range(2):  # the first may have ended unnoticed; the second is fresh
-                answer, handle = self._asked(channel)
+                answer, handle = self._asked(channel, *ring)
                 if handle is not None:
                     return Process(handle, partial(self._ended_how, int(answer.removeprefix(FORKED))))
                 if answer == REFUSED:  # running attempts go on
@@ -139,7 +141,7 @@ class ForkServer:
         status = int(answer)
         return f"exit code {status}" if status >= 0 else signal.Signals(-status).name
 
-    def _asked(self, channel: int) -> tuple[bytes, int | None]:
+    def _asked(self, *channels: int) -> tuple[bytes, int | None]:
         """The answer and a pidfd; both empty if the fork server is gone.
 
         Raises:
@@ -147,7 +149,7 @@ class ForkServer:
         """
         connection = self._socket or self._begin()
         try:
-            socket.send_fds(connection, [b"fork"], [channel])
+            socket.send_fds(connection, [b"fork"], channels)
             answer, handles, _, _ = socket.recv_fds(connection, READ, 1)
         except TimeoutError:
             self._end()
@@ -207,7 +209,7 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
     while True:
         _bury(ended, user)
         try:
-            message, channels, _, _ = socket.recv_fds(asked, READ, 1)
+            message, channels, _, _ = socket.recv_fds(asked, READ, 2)
         except ConnectionError:
             return
         if message.startswith(HOW):
@@ -224,8 +226,9 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
             pid = -1
         if pid == 0:
             run = partial(child.main, memory_limit_bytes=memory_limit_bytes, user=user)
-            _attempt(run, asked, channels[0], fork_server)
-        os.close(channels[0])
+            _attempt(run, asked, channels, fork_server)
+        for channel in channels:
+            os.close(channel)
         with suppress(ConnectionError):
             _answer(asked, pid)
 
@@ -252,7 +255,7 @@ def _bury(ended: dict[int, int], user: User | None) -> None:
                 del ended[next(iter(ended))]
 
 
-def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, fork_server: int) -> NoReturn:
+def _attempt(run: Callable[..., int], asked: socket.socket, channels: Sequence[int], fork_server: int) -> NoReturn:
     """The child: runs without the fork server's socket, and never returns. It always dies with the fork server."""
     status = 1
     try:
@@ -261,7 +264,7 @@ def _attempt(run: Callable[[int], int], asked: socket.socket, channel: int, fork
             os._exit(status)
         asked.close()
         LIBC.prctl(PR_SET_NAME, b"scrimp-attempt", 0, 0, 0)
-        status = run(channel)
+        status = run(*channels)
     finally:
         with suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -6,10 +6,10 @@ Built here alone, from the database, for supervisors and for the auditor.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Literal, Protocol, get_args
 
 from sqlalchemy.orm import Session
 
@@ -93,6 +93,7 @@ class Inputs:
         self._require_going, self._open = require_going, ExitStack()
         self._opened: list[Opened] = []
         self.datasets: tuple[str, ...] = ()  # their ids
+        self.stored: dict[str, str] = {}  # how the service names each file, by its path here
 
     def open(self, stored: StoredFile) -> Opened:
         """One stored part as a file of this machine.
@@ -101,6 +102,7 @@ class Inputs:
             DataDamagedError, StorageFull, Unavailable: as `Parts.held`, and `Seals.key_of`.
         """
         path = self._open.enter_context(self.parts.held(stored.path, stored.sha256, self._require_going))
+        self.stored[str(path)] = stored.path
         part = Opened(path, self._seals.key_of(path))
         self._opened.append(part)
         return part
@@ -116,6 +118,29 @@ class Inputs:
         self._open.close()
 
 
+class Elsewhere(Protocol):
+    """The ranks of an attempt that run on other machines (worker.cluster). Its own process is rank 0."""
+
+    def placed(self, start: messages.Start) -> messages.Start:
+        """The start message of all ranks, with as many threads for each."""
+        ...
+
+    def begin(self, start: messages.Start, stored: dict[str, str]) -> AbstractContextManager[tuple[int, ...]]:
+        """Starts them. The descriptors in the block lead rank 0 to them.
+
+        Args:
+            stored: see Inputs.
+
+        Raises:
+            TransientError: one cannot be reached.
+        """
+        ...
+
+    def why(self) -> messages.FailureCode | Literal["lost"] | None:
+        """Why rank 0 found them gone: one's failure, or the loss of a machine; None if neither is known."""
+        ...
+
+
 @dataclass(frozen=True)
 class Machine:
     """What this worker has for an attempt.
@@ -123,10 +148,12 @@ class Machine:
     Attributes:
         has_gpu: its device is a GPU.
         processes: the most ranks that an attempt may have on processors here.
+        elsewhere: the attempt's ranks on other machines, if it runs on a cluster.
     """
 
     has_gpu: bool = False
     processes: int = 1
+    elsewhere: Elsewhere | None = None
 
 
 def start_message(
@@ -151,7 +178,7 @@ def start_message(
         side, claim = side_of(session, spec), claim_of(session, job)
         one_mean = has_one_mean(session, job)
         models = models_root(session, settings, job.key_id, spec.model)
-        mean = _mean(settings, session, job) if one_mean and job.trial_number != 0 else None
+        mean = _mean(settings, session, job, inputs) if one_mean and job.trial_number != 0 else None
     inputs.datasets = tuple(each.id for each in datasets)
     slots = slots_by_id(declaration, job.dataset_id, datasets)
     holdout, trial = declaration.spec.holdout, job.trial
@@ -195,8 +222,9 @@ def start_message(
     )
 
 
-def _mean(settings: Settings, session: Session, job: Job) -> messages.Part:
+def _mean(settings: Settings, session: Session, job: Job, inputs: Inputs) -> messages.Part:
     """The file of the mean that the first trial of this trial's study released."""
     file = released_mean(session, job)
     mean = objects.of(settings).local(file.path, file.sha256)
+    inputs.stored[str(mean.resolve())] = file.path
     return messages.Part(path=str(mean.resolve()), sha256=file.sha256)

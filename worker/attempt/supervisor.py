@@ -11,7 +11,7 @@ import math
 import socket
 import threading
 import time
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 from sqlalchemy.exc import OperationalError
@@ -37,7 +37,7 @@ from worker.attempt.checkpoints import Checkpoints, Saved
 from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
 from worker.attempt.release import release
-from worker.attempt.start import Inputs, Machine, NoiseSecrets, start_message
+from worker.attempt.start import Elsewhere, Inputs, Machine, NoiseSecrets, start_message
 from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
 from worker.attempt.watch import TICK_S, Watch
@@ -65,7 +65,13 @@ WARNINGS = {
 
 
 def run_attempt(
-    log: AttemptLog, settings: Settings, fork_server: ForkServer, *, has_gpu: bool = False, processes: int = 1
+    log: AttemptLog,
+    settings: Settings,
+    fork_server: ForkServer,
+    *,
+    has_gpu: bool = False,
+    processes: int = 1,
+    elsewhere: Elsewhere | None = None,
 ) -> str:
     """Runs one attempt of a claimed job to its end, however it ends. Never raises because of what the attempt did.
 
@@ -76,6 +82,7 @@ def run_attempt(
         fork_server: its processes see this worker's device and no other GPU, but for the ranks of a gang.
         has_gpu: that device is a GPU.
         processes: the most ranks that an attempt may have on processors here.
+        elsewhere: those of its ranks that run on other machines.
     """
     attempt: Supervised | None = None
     begun: Begun | None = None
@@ -87,7 +94,7 @@ def run_attempt(
             record(log.db, Heads.of(settings), each)
         output = output_folder(settings.storage_root, log.held, begun, objects.of(settings))
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
-        attempt = Supervised(log, settings, fork_server, output, time_left_s, Machine(has_gpu, processes))
+        attempt = Supervised(log, settings, fork_server, output, time_left_s, Machine(has_gpu, processes, elsewhere))
         kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
@@ -197,8 +204,8 @@ class Supervised:
     def _converse(self, start: messages.Start) -> bool:
         ours, theirs = socket.socketpair()
         with closing(Channel(ours, messages.TO_SUPERVISOR)) as channel:
-            with theirs:
-                self.process = self.fork_server.start(theirs.fileno())
+            with theirs, self._ring(start) as ring:
+                self.process = self.fork_server.start(theirs.fileno(), *ring)
                 self.exit = RUNNING
             logger.info("starts")
             if self.watch.ended is not None:  # the watch may have decided before a process existed
@@ -218,6 +225,11 @@ class Supervised:
                         ended = self._hear(channel, said, content)
                     if ended is not None:
                         return ended
+
+    def _ring(self, start: messages.Start) -> AbstractContextManager[tuple[int, ...]]:
+        """What leads the process to ranks on other machines."""
+        elsewhere = self.machine.elsewhere
+        return nullcontext(()) if elsewhere is None else elsewhere.begin(start, self.inputs.stored)
 
     def _content(self, channel: Channel, said: messages.ToSupervisor) -> bytes:
         """The bytes of a state: those that a piece announces, or those that are sent because more are asked for."""
@@ -288,8 +300,18 @@ class Supervised:
                 self._fail_late()
             case _ if self.watch.error is not None:
                 raise self.watch.error
-            case _:
+            case "silent":
                 self.log.gone("crashed")
+            case _:
+                self._gone_with_others()
+
+    def _gone_with_others(self) -> None:
+        """Settles an attempt that ended without a word: because of a rank elsewhere, or by itself."""
+        why = None if self.machine.elsewhere is None else self.machine.elsewhere.why()
+        if why is None or why == "lost":
+            self.log.gone(why or "crashed")
+        else:
+            self._fail(messages.Failed(code=why, message=messages.FAILURE_TEXTS[why]))
 
     def _fail_late(self) -> None:
         """Fails the job at its time limit, which depends on no data.
@@ -358,16 +380,20 @@ class Supervised:
             case messages.Failed():
                 self._wait()
                 self.watch.stop()
-                # The machine's fault, before anything private: another worker may do better. Or a copy of a part that
-                # this machine's disk has changed: another attempt fetches it anew.
-                if said.code == "device" or (said.code == "data-damaged" and self.inputs.discard()):
-                    self.log.gone("crashed")
-                else:
-                    self.log.fail(said.code, self._text(said))
+                self._fail(said)
                 return False
             case _:
                 self._record(channel, said, content)
                 return None
+
+    def _fail(self, said: messages.Failed) -> None:
+        """Settles an attempt that failed for a known cause."""
+        # The machine's fault, before anything private: another worker may do better. Or a copy of a part that
+        # this machine's disk has changed: another attempt fetches it anew.
+        if said.code == "device" or (said.code == "data-damaged" and self.inputs.discard()):
+            self.log.gone("crashed")
+        else:
+            self.log.fail(said.code, self._text(said))
 
     def _record(self, channel: Channel, said: messages.ToSupervisor, content: bytes) -> None:
         """Records and answers what an attempt says that goes on."""
@@ -463,7 +489,8 @@ class Supervised:
         digested = {salt: {each.last_step for each in of if each.digest} for salt, of in blocks.items()}
         self.saved = self.saves.find(self.segments, digested)
         start = start_message(self.log, self.settings, secrets, self.inputs, self.machine, self.output)
-        return start.model_copy(update={"saved": self.saved and self.saved.checkpoint})
+        start = start.model_copy(update={"saved": self.saved and self.saved.checkpoint})
+        return start if self.machine.elsewhere is None else self.machine.elsewhere.placed(start)
 
     def _require_going(self) -> None:
         """Raises Ended if the watch ended the attempt: a part may take long to arrive."""

@@ -9,6 +9,7 @@ repeats the same steps.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from torch import Tensor
 from app.sandbox.confinement import die_with
 from core.contracts.base import Document
 from worker.attempt.exchange import Exchange
+from worker.attempt.ring import RingRanks
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import Checkpoint, Digest, FailureCode, Resalt
 from worker.training.loop import Link
@@ -35,7 +37,7 @@ class Forked:
 
     Attributes:
         rank: 0 in the process that forked the others.
-        pids: of all ranks, in their order; of rank 0 alone in the others.
+        pids: of all ranks, in their order; of rank 0 alone in the others. Of this one alone where others are elsewhere.
         ranks: their exchange.
     """
 
@@ -68,9 +70,19 @@ def fork_ranks(size: int) -> Forked:
     return Forked(0, size, (first, *pids), exchange.ranks(0))
 
 
+def on_ring(rank: int, size: int, link: int) -> Forked:
+    """This process as one rank of several machines (worker.cluster). `link`: the socket that leads to the others."""
+    return Forked(rank, size, (os.getpid(),), RingRanks(rank, size, socket.socket(fileno=link)))
+
+
 def exit_status(code: FailureCode) -> int:
     """The exit status by which a rank tells rank 0 why it failed."""
     return FIRST_CODE + CODES.index(code)
+
+
+def failure_of(status: int) -> FailureCode | None:
+    """Why a rank failed, if its exit status names it."""
+    return CODES[status - FIRST_CODE] if FIRST_CODE <= status < FIRST_CODE + len(CODES) else None
 
 
 class Others:
@@ -99,9 +111,10 @@ class Others:
             status = os.waitstatus_to_exitcode(raw)
             if status in (0, PEER_GONE):
                 continue
-            if not FIRST_CODE <= status < FIRST_CODE + len(CODES):
+            code = failure_of(status)
+            if code is None:
                 os._exit(1)
-            self._failed = self._failed or CODES[status - FIRST_CODE]
+            self._failed = self._failed or code
             self._news.set()
 
 

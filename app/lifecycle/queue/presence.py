@@ -33,7 +33,7 @@ class Presence:
 
     Args:
         sandbox: the limits on its attempts; None: unknown.
-        devices: what it computes on; None: unknown.
+        devices: what it computes on, or what tells it at each beat; None: unknown.
         crew: the workers that lend each other their GPUs (app.lifecycle.queue.crews); None: it is in none.
 
     Attributes:
@@ -53,7 +53,7 @@ class Presence:
         pid: int,
         interval_s: float,
         sandbox: Sandbox | None = None,
-        devices: Sequence[Device] | None = None,
+        devices: Sequence[Device] | Callable[[], Sequence[Device]] | None = None,
         crew: str | None = None,
     ) -> None:
         self.db, self.host, self.pid, self.interval_s = db, host, pid, interval_s
@@ -81,6 +81,7 @@ class Presence:
     def beat(self) -> None:
         """Updates this worker's row, and removes rows of workers not seen for a day."""
         skew = skew_s(self.db)
+        devices = self.devices() if callable(self.devices) else self.devices
         with self.db.write() as session:
             seen_at = now_there(session)
             row = Worker(
@@ -91,11 +92,11 @@ class Presence:
                 seen_at=seen_at,
                 skew_s=skew,
                 sandbox=None if self.sandbox is None else self.sandbox.model_dump(mode="json"),
-                devices=None if self.devices is None else [each.model_dump(mode="json") for each in self.devices],
+                devices=None if devices is None else [each.model_dump(mode="json") for each in devices],
                 crew=self.crew,
                 release=None if self.stopping is not None and self.stopping.is_set() else self.release,
                 finishes=self.finishes,
-                card=None if not self.devices else self.devices[0].card,
+                card=None if not devices else devices[0].card,
             )
             session.merge(row)  # a restarted container has the same host and pid
             session.execute(delete(Worker).where(Worker.seen_at < seen_at - FORGOTTEN_AFTER))

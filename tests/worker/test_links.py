@@ -1,0 +1,147 @@
+"""Connections between ranks: each end knows the other, nobody else gets in, and nothing is readable on the way."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+import torch
+
+from worker.attempt.ring import RingRanks
+from worker.cluster import links
+from worker.cluster.links import RING, START, Bridge, LinksError, Port, receive_whole, send_whole
+
+HERE = "127.0.0.1"
+SECRET = b"totals before noise, 0123456789 " * 64
+
+
+@pytest.fixture
+def ports() -> Iterator[list[Port]]:
+    opened = [Port(HERE) for _ in range(3)]
+    yield opened
+    for port in opened:
+        port.close()
+
+
+def test_a_message_arrives_whole_and_by_purpose(ports: list[Port]) -> None:
+    driver, rank, before = ports
+    with ThreadPoolExecutor() as pool:
+        accepted = pool.submit(rank.accept, {START: driver.address, RING: before.address})
+        ring = before.connect(rank.address, RING)
+        send_whole(driver.connect(rank.address, START), SECRET)
+        found = accepted.result(timeout=120)
+    with ring, found[RING]:
+        assert found[RING].version() == "TLSv1.3"
+        assert receive_whole(found[START]) == SECRET
+
+
+def test_a_stranger_and_a_rank_in_another_s_place_are_turned_away(ports: list[Port]) -> None:
+    """The port is open to the network: who comes with another key, or none, changes nothing."""
+    driver, rank, other = ports
+    stranger = Port(HERE)
+    with ThreadPoolExecutor() as pool:
+        accepted = pool.submit(rank.accept, {START: driver.address})
+        with socket.create_connection((HERE, rank.address.port)) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        for each in (stranger, other):
+            with suppress(LinksError, OSError), each.connect(rank.address, START) as connection:
+                connection.sendall(b"forged")
+        genuine = driver.connect(rank.address, START)
+        send_whole(genuine, SECRET)
+        assert receive_whole(accepted.result(timeout=120)[START]) == SECRET
+    stranger.close()
+
+
+def test_a_known_rank_cannot_take_another_s_part(ports: list[Port]) -> None:
+    """Its certificate is accepted, but not for what only the driver says."""
+    driver, rank, before = ports
+    with ThreadPoolExecutor() as pool:
+        accepted = pool.submit(rank.accept, {START: driver.address, RING: before.address})
+        with before.connect(rank.address, START) as forged, suppress(OSError):
+            send_whole(forged, b"forged keys")
+        ring = before.connect(rank.address, RING)
+        send_whole(driver.connect(rank.address, START), SECRET)
+        found = accepted.result(timeout=120)
+        with ring, found[RING]:
+            assert receive_whole(found[START]) == SECRET
+
+
+def test_who_answers_with_another_certificate_hears_nothing(ports: list[Port]) -> None:
+    driver, rank, other = ports
+    wrong = links.Address(HERE, other.address.port, rank.address.certificate)
+    with ThreadPoolExecutor() as pool:
+        accepted = pool.submit(other.accept, {START: driver.address})
+        with pytest.raises(LinksError):
+            driver.connect(wrong, START)
+        send_whole(driver.connect(other.address, START), b"x")
+        assert receive_whole(accepted.result(timeout=120)[START]) == b"x"
+
+
+def test_nobody_waits_for_ever_for_a_rank(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "JOIN_S", 0.0)
+    with pytest.raises(LinksError):
+        ports[1].accept({START: ports[0].address})
+
+
+def test_what_goes_by_is_not_readable(ports: list[Port]) -> None:
+    """Everything between two ranks passes through a listener that records it."""
+    driver, rank, _ = ports
+    tap = socket.create_server((HERE, 0))
+    seen = bytearray()
+
+    def listen() -> None:
+        with tap.accept()[0] as inside, socket.create_connection((HERE, rank.address.port)) as onward:
+            pair = {inside: onward, onward: inside}
+            with ThreadPoolExecutor() as both:
+                list(both.map(lambda source: _pass_on(source, pair[source], seen), pair))
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(listen)
+        accepted = pool.submit(rank.accept, {START: driver.address})
+        through = links.Address(HERE, tap.getsockname()[1], rank.address.certificate)
+        send_whole(driver.connect(through, START), SECRET)
+        assert receive_whole(accepted.result(timeout=120)[START]) == SECRET
+    tap.close()
+    assert len(seen) > len(SECRET)
+    assert b"totals" not in seen and rank.address.certificate not in seen and driver.address.certificate not in seen
+
+
+def _pass_on(source: socket.socket, target: socket.socket, seen: bytearray) -> None:
+    with suppress(OSError):
+        while said := source.recv(4096):
+            seen.extend(said)
+            target.sendall(said)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_a_ring_over_bridges_adds_up_and_an_end_reaches_all(ports: list[Port]) -> None:
+    count, size = 400_000, len(ports)
+    parts = torch.arange(size * count).view(size, count)
+
+    def rank(number: int) -> bool:
+        bridge = Bridge(ports[number], ports[(number + 1) % size].address)
+        bridge.hear(ports[number].accept({RING: ports[number - 1].address})[RING])
+        ranks = RingRanks(number, size, bridge.inner)
+        own = parts[number].clone()
+        ranks.add_up(own)
+        same = torch.equal(own, parts.sum(0))
+        if number == 1:
+            bridge.cut()
+        with pytest.raises(links.TransientError):
+            ranks.add_up(own)
+        ranks.close()
+        bridge.finish(60.0)
+        return same
+
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(rank, range(size))) == [True] * size
+
+
+def test_a_key_is_in_no_file_and_each_rank_has_its_own(ports: list[Port]) -> None:
+    assert len({port.address.certificate for port in ports}) == 3
+    context = ports[0]._context(ssl.PROTOCOL_TLS_CLIENT, ports[1].address)
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3 and context.verify_mode is ssl.CERT_REQUIRED

@@ -1,0 +1,136 @@
+"""A rank's actor on a machine of the cluster: starts the fork server, and carries bytes for the sandboxed process.
+
+Ray's processes have threads, and a sandbox needs a process with one: so the fork server is started by exec and forks
+the rank (worker.attempt.fork_server). Whatever ends this process ends both, by the kernel's rule.
+
+The actor is as trusted as a worker's supervisor: the job's keys pass through it. It has neither a database nor secrets
+of the service. It finds the parts by this machine's own settings: SCRIMP_OBJECT_STORE, or a SCRIMP_STORAGE_ROOT that
+the machines share.
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from app.settings import Settings, get_settings
+from app.storage import objects, parts
+from core.contracts.base import Document
+from core.parts.sealed import header_of
+from worker import messages
+from worker.attempt.fork_server import ForkServer
+from worker.attempt.release import release
+from worker.attempt.user_checks import user_of
+from worker.channel import Channel
+from worker.cluster.links import RING, START, Address, Bridge, LinksError, Port, receive_whole
+from worker.messages import Part, Start
+
+EXITED = "exit code "
+DRAIN_S = 60.0  # in which the next rank reads what an ended one said
+
+
+class Told(Document):
+    """What the driver tells a rank, over a connection of their own.
+
+    Attributes:
+        stored: how the service names each file that the start message names by the driver's path.
+    """
+
+    start: Start
+    stored: dict[str, str]
+
+
+class Node:
+    """One rank's place. Ray makes it an actor; its methods' arguments and results are all that Ray carries."""
+
+    def __init__(self) -> None:
+        self._port: Port | None = None
+
+    def offer(self) -> tuple[Address, str]:
+        """Where this rank can be reached, and what code runs here."""
+        import ray  # noqa: PLC0415 - an extra
+
+        self._port = Port(ray.util.get_node_ip_address())
+        return self._port.address, release()
+
+    def run(self, rank: int, ring: Sequence[Address]) -> int:
+        """Runs the rank to its end. Returns its process's exit status; −1 if a signal ended it.
+
+        Args:
+            ring: all ranks, in their order.
+        """
+        if self._port is None:
+            raise RuntimeError("no port was offered")
+        with ExitStack() as open_:
+            bridge = Bridge(self._port, ring[(rank + 1) % len(ring)])
+            accepted = self._port.accept({START: ring[0], RING: ring[rank - 1]})
+            self._port.close()
+            bridge.hear(accepted[RING])
+            try:
+                told = Told.model_validate_json(receive_whole(accepted[START]))
+            except ValidationError:  # its text would quote keys, and Ray would carry it
+                raise LinksError("the driver's message is none") from None
+            settings = get_settings()
+            output = open_.enter_context(tempfile.TemporaryDirectory(prefix="scrimp-rank-"))
+            start = here(told, rank, settings, output, open_)
+            forks = ForkServer(settings.attempt_memory_bytes, None, user_of(settings))
+            open_.callback(forks.close)
+            ours, theirs = socket.socketpair()
+            channel = Channel(ours, messages.TO_SUPERVISOR)
+            open_.callback(channel.close)
+            with theirs, bridge.inner:
+                process = forks.start(theirs.fileno(), bridge.inner.fileno())
+            channel.send(start)
+            while not process.ended(3600.0):
+                pass
+            bridge.finish(DRAIN_S)
+            how = process.how() or ""
+            process.close()
+        return int(how.removeprefix(EXITED)) if how.startswith(EXITED) else -1
+
+
+def here(told: Told, rank: int, settings: Settings, output: str, open_: ExitStack) -> Start:
+    """The start message with this machine's paths. A rank reads no hold-out, so none is fetched.
+
+    Args:
+        open_: holds the parts' files until it ends.
+
+    Raises:
+        DataDamagedError, StorageFull, Unavailable: see `app.storage.parts`.
+    """
+    start, store = told.start, parts.of(settings)
+
+    def part(named: Part) -> Part:
+        stored = told.stored[named.path]
+        path = open_.enter_context(store.held(stored, named.sha256))
+        cache = None if named.cache_dir is None else str(store.features(stored.split("/")[1]))
+        # A copy of this machine may be in plaintext.
+        return named.model_copy(
+            update={"path": str(path), "cache_dir": cache, "seal": named.seal if header_of(path) is not None else None}
+        )
+
+    models = None if settings.models_root is None else settings.models_root.resolve()
+    public, mean = start.parts.public, start.mean
+    extractor = None if start.extractor_dir is None or models is None else str(models / Path(start.extractor_dir).name)
+    update = {
+        "rank": rank,
+        "parts": messages.Parts(
+            train=tuple(part(each) for each in start.parts.train), public=None if public is None else part(public)
+        ),
+        "mean": mean if mean is None else _mean(mean, told.stored, settings),
+        "extractor_dir": extractor,
+        "models_root": None if start.models_root is None or models is None else str(models),
+        "output_dir": str(Path(output).resolve()),
+        "self_tested": False,  # of the driver's machine
+    }
+    return start.model_copy(update=update)
+
+
+def _mean(mean: Part, stored: Mapping[str, str], settings: Settings) -> Part:
+    path = objects.of(settings).local(stored[mean.path], mean.sha256)
+    return mean.model_copy(update={"path": str(path.resolve())})
