@@ -134,7 +134,14 @@ def _reached(graph: Graph, start: str) -> set[str]:
 
 
 def _fewest_upward(graph: Graph, circle: frozenset[str]) -> frozenset[Arrow]:
-    """The fewest arrows that point up, over all orders of a circle's nodes; by dynamic programming over subsets."""
+    return _fewest(frozenset((by, to) for by in circle for to in graph[by] & circle))
+
+
+@cache
+def _fewest(arrows: frozenset[Arrow]) -> frozenset[Arrow]:
+    """The fewest of a circle's arrows that point up, over all orders of nodes; by dynamic programming over subsets."""
+    circle = frozenset(by for by, _ in arrows)
+    graph = {node: frozenset(to for by, to in arrows if by == node) for node in circle}
     nodes = sorted(circle)
     if len(nodes) > MOST_IN_CIRCLE:
         raise ValueError(f"a circle of {len(nodes)} is too large to measure")
@@ -143,7 +150,7 @@ def _fewest_upward(graph: Graph, circle: frozenset[str]) -> frozenset[Arrow]:
         larger: dict[frozenset[str], frozenset[Arrow]] = {}
         for below, upward in best.items():
             for node in circle - below:
-                more = upward | {(node, to) for to in graph[node] & circle - below - {node}}
+                more = upward | {(node, to) for to in graph[node] - below - {node}}
                 now = below | {node}
                 if now not in larger or (len(more), sorted(more)) < (len(larger[now]), sorted(larger[now])):
                     larger[now] = more

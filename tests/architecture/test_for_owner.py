@@ -14,7 +14,8 @@ def readers(name: str, inside: str | None = None) -> set[str]:
     """The files of app that read an attribute, of a name or an attribute `inside` if that is given."""
     found = set[str]()
     for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if name in text else ():
             if isinstance(node, ast.Attribute) and node.attr == name:
                 owner = getattr(node.value, "attr", getattr(node.value, "id", None))
                 if inside is None or owner == inside:
