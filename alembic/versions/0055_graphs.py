@@ -1,6 +1,6 @@
 """Models that keys uploaded as graphs.
 
-Revision: 0055, after 0050
+Revision: 0055, after 0051
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0055"
-down_revision = "0050"
+down_revision = "0051"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """Indexes for what jobs took: a month's days of what keys spent, and the jobs that ended in it, without their rows.
 
-Revision: 0056, after 0050
+Revision: 0056, after 0055
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0056"
-down_revision = "0051"
+down_revision = "0055"
 branch_labels = None
 depends_on = None
 DAY = ("ix_spent_by_key_day", "spent_by_key")
