@@ -13,6 +13,11 @@ from scrimp.models import Safeguard
 WHO = (  # who, what they see, what they are trusted with
     ("the operator (hosts, database, secrets)", "records, noise secret, signing key", "everything"),
     (
+        "machines of a Ray cluster",
+        "as a worker: their jobs' records and keys ([decision 70](decisions/0070-ranks-on-several-machines.md))",
+        "everything that their jobs read; the cluster is Scrimp's alone",
+    ),
+    (
         "a data set's owner",
         "its records, reading errors, its ledger",
         "true declarations: unit, public counts, what is public",

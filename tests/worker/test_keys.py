@@ -67,6 +67,7 @@ UNKEYED = {
     "core/privacy/score_histogram.py": "simulated releases of a released histogram, from a public seed",
     "worker/attempt/artifacts.py": "names of temporary files",
     "worker/attempt/auditor.py": "which finished steps a worker computes again: its choice is public",
+    "worker/cluster/links.py": "keys and serial numbers of ranks' certificates, for one attempt: never stored",
     "worker/extractors/encoder.py": "public examples, for the self-test",
     "worker/extractors/features.py": "names of temporary files",
     "worker/extractors/turns.py": "names of temporary files",
