@@ -47,7 +47,6 @@ LIMITS = ("PRICING_TIME", "PREDICTION_TIME", "PARSE_WAIT", "BODY_TIME", "HEAD_TI
 os.environ |= {f"SCRIMP_{limit}_S": "300" for limit in LIMITS}
 
 BACKINGS = ("sqlite", "postgres")
-FOLDERS_BYTES = 4 * 2**30  # that tests' own folders may take in memory
 YOUNG = 1_000_000  # objects that a test may have made before the first of them count as old
 NEVER = 2**31 - 1  # collections of the young after which Python looks at all: its own choice falls within a test
 WHOLE = 500  # tests between two looks at all objects
@@ -64,13 +63,6 @@ hypothesis.settings.load_profile("day")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="files, and tests within them, in this seed's order")
-
-
-def pytest_configure() -> None:
-    """Tests' own folders need no disk: no test ends a machine's power."""
-    memory = servers.in_memory(FOLDERS_BYTES)
-    if memory is not None:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

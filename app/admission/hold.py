@@ -150,7 +150,7 @@ def _hold(session: Session, request: Request, priced: Priced, job: NewJob, recor
     there = standing.read(caller, replies, recorded)
     standing.check(there, limit, priced.price.epsilon, checked.spec.use, is_private=checked.facts.is_private)
     begin_study(session, job)
-    graph_rows.use(session, caller.id, (job.spec.get("model") or {}).get("upload"))
+    graph_rows.use(session, caller.id, graph_rows.named(checked.spec.model))
     if holds is not None:
         holds.check(session)
         with round_trip(session.connection()) as trip:

@@ -22,10 +22,10 @@ ALLOWED: dict[str, set[str]] = {
     "app.ledger": {"audit", "db", "grants", "hpo", "keys", "web"} | GROUND,
     "app.storage": {"formats"} | GROUND,
     "app.sandbox": {"progress"},
-    "worker.attempt": {"db", "ledger", "lifecycle"} | GROUND,
+    "worker.attempt": {"catalogue", "db", "ledger", "lifecycle"} | GROUND,  # catalogue: where an uploaded graph lies
     "worker.tasks": {"db", "ledger", "lifecycle", "logs", "predictions", "repeat", "settings", "storage", "tracing"},
     "worker.celery_app": {"lifecycle", "logs", "settings", "tracing"},
-    "worker.predicting": {"db", "predictions", "settings", "storage"},
+    "worker.predicting": {"catalogue", "db", "predictions", "settings", "storage"},
 }
 
 
