@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import ConfigDict
+
 from core.contracts.base import Document
 
 
@@ -18,6 +20,9 @@ class Sandbox(Document):
         uid: the user of attempts, if it is not the worker's.
         memory_limit_bytes: the limit of its cgroup, or of its data segment (RLIMIT_DATA).
     """
+
+    # Built at once: the first model that pydantic builds imports files, which are out of reach in a sandbox.
+    model_config = ConfigDict(defer_build=False)
 
     seccomp: bool
     landlock: bool

@@ -68,7 +68,6 @@ def enter(policy: Policy) -> Sandbox:
         RuntimeError: the process has several threads.
         OSError: a protection that is offered here failed.
     """
-    Sandbox.model_rebuild()  # the first model that pydantic builds imports files, which may be out of reach below
     files = policy.files
     if policy.scratch is not None:
         tempfile.tempdir = os.environ["TMPDIR"] = str(policy.scratch)
