@@ -7,6 +7,8 @@ import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ import torch
 from worker.attempt.ring import RingRanks
 from worker.cluster import links
 from worker.cluster.links import RING, START, Bridge, LinksError, Port, receive_whole, send_whole
+from worker.data.ranks import RanksError
 
 HERE = "127.0.0.1"
 SECRET = b"totals before noise, 0123456789 " * 64
@@ -87,6 +90,19 @@ def test_nobody_waits_for_ever_for_a_rank(ports: list[Port], monkeypatch: pytest
         ports[1].accept({START: ports[0].address})
 
 
+def test_strangers_that_keep_coming_prolong_no_wait(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock finds it a third of the time on: the last of the strangers is not even let in."""
+    driver, rank, _ = ports
+    clock = count(step=links.JOIN_S / 3)
+    for _ in range(5):
+        socket.create_connection((HERE, rank.address.port)).close()
+    monkeypatch.setattr(links, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(LinksError, match="does not come"):
+        rank.accept({START: driver.address})
+    rank._socket.settimeout(links.JOIN_S)
+    rank._socket.accept()[0].close()
+
+
 def test_what_goes_by_is_not_readable(ports: list[Port]) -> None:
     """Everything between two ranks passes through a listener that records it."""
     driver, rank, _ = ports
@@ -119,8 +135,8 @@ def _pass_on(source: socket.socket, target: socket.socket, seen: bytearray) -> N
 
 
 def test_a_ring_over_bridges_adds_up_and_an_end_reaches_all(ports: list[Port]) -> None:
-    count, size = 400_000, len(ports)
-    parts = torch.arange(size * count).view(size, count)
+    length, size = 400_000, len(ports)
+    parts = torch.arange(size * length).view(size, length)
 
     def rank(number: int) -> bool:
         bridge = Bridge(ports[number], ports[(number + 1) % size].address)
@@ -131,7 +147,7 @@ def test_a_ring_over_bridges_adds_up_and_an_end_reaches_all(ports: list[Port]) -
         same = torch.equal(own, parts.sum(0))
         if number == 1:
             bridge.cut()
-        with pytest.raises(links.TransientError):
+        with pytest.raises(RanksError):
             ranks.add_up(own)
         ranks.close()
         bridge.finish(60.0)

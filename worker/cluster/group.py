@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from sqlalchemy import select
@@ -25,7 +25,7 @@ from app.db.models import Job
 from app.lifecycle.attempts import AttemptLog
 from app.settings import Settings
 from core.contracts.runtime import Runtime, StoredRuntime
-from core.errors import StaleAttempt, TransientError
+from core.errors import StaleAttempt, TransientError, Unavailable
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.release import release
 from worker.attempt.supervisor import STOPPING, run_attempt
@@ -39,6 +39,7 @@ ROOM_S = 300.0  # a cluster that grows on demand takes minutes to start machines
 START_S = 120.0  # in which actors start: each loads torch
 LOOK_S = 1.0
 WHY_S = 10.0  # in which the ends of all ranks are known once one has ended
+CRASHED = -1  # the status of a rank that a signal ended, or whose actor raised an error of its own
 NODE_ID = "ray.io/node-id"  # a label that every node has
 
 
@@ -246,6 +247,9 @@ class Group:
             return None
         try:
             return int(ray.get(run))
+        except RayTaskError as error:  # our own code there: counted, unless its cause is an external one
+            logger.warning("a rank's actor fails: %s", type(error.cause).__name__)
+            return "lost" if isinstance(error.cause, TransientError | Unavailable) else CRASHED
         except RayError as error:
             logger.warning("a rank of this attempt is lost: %s", type(error).__name__)
             return "lost"

@@ -97,15 +97,18 @@ class Port:
         deadline = time.monotonic() + JOIN_S
         context = self._context(ssl.PROTOCOL_TLS_SERVER, *peers.values())
         while len(accepted) < len(peers):
-            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+            left_s = deadline - time.monotonic()
             try:
+                if left_s <= 0:  # strangers that keep coming prolong nothing
+                    raise TimeoutError
+                self._socket.settimeout(left_s)
                 plain = self._socket.accept()[0]
             except OSError as error:
                 for each in accepted.values():
                     each.close()
                 raise LinksError("a rank of this attempt does not come") from error
             with suppress(OSError):
-                plain.settimeout(HANDSHAKE_S)
+                plain.settimeout(min(HANDSHAKE_S, left_s))
                 connection = context.wrap_socket(plain, server_side=True)
                 with ExitStack() as rejected:
                     rejected.enter_context(connection)
