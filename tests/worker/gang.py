@@ -46,10 +46,13 @@ def ring(size: int, piece_bytes: int = PIECE_BYTES) -> Sequence[Ends]:
 
 
 def _carry(source: socket.socket, target: socket.socket) -> None:
-    with source, target, suppress(OSError):
-        while said := source.recv(1 << 16):
-            target.sendall(said)
-        target.shutdown(socket.SHUT_WR)
+    """As worker.cluster.links.Bridge: whatever ended it, the next rank hears nothing more."""
+    with source, target:
+        with suppress(OSError):
+            while said := source.recv(1 << 16):
+                target.sendall(said)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
 
 def together(
