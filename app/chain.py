@@ -27,6 +27,6 @@ def canonical_json(document: Any) -> bytes:
     return text.encode()
 
 
-def digest(said: dict[str, Any]) -> str:
+def digest(document: dict[str, Any]) -> str:
     """SHA-256 of an entry's content, in hexadecimal."""
-    return hashlib.sha256(canonical_json(said)).hexdigest()
+    return hashlib.sha256(canonical_json(document)).hexdigest()

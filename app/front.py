@@ -41,7 +41,7 @@ class Front:
 
     Args:
         routes: those of the application, in its order.
-        named: by a route's path: what a route with large bodies names.
+        checks: by a route's path: what a route with large bodies names.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Front:
         db: Database,
         measures: Measures,
         routes: Sequence[BaseRoute],
-        named: Mapping[str, NamedCheck],
+        checks: Mapping[str, NamedCheck],
     ) -> None:
         self.app, self.measures, self.behind_tls = app, measures, settings.behind_tls
         self.log = RequestLog(settings.access_log, settings.trusted_proxies)
         self.hosts = HostCheck(settings.allowed_hosts)
         self.origins = Origins(db, settings.trusted_proxies)
-        self.keys, self.bodies = KeyGate(routes, named), BodyLimit(settings)
+        self.keys, self.bodies = KeyGate(routes, checks), BodyLimit(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -62,10 +62,10 @@ class TextFormatter(logging.Formatter):
         """The line; `about` is REQUEST, JOB, JOB/ATTEMPT, or "-"."""
         ids = ABOUT.get()
         job = "/".join(ids[kind] for kind in ("job", "attempt") if kind in ids)
-        named = [ids.get("request", ""), job, ids.get("prediction", "")]
+        parts = [ids.get("request", ""), job, ids.get("prediction", "")]
         line = copy(record)  # other handlers, such as the tests', see the record as it is
         line.msg, line.args = said(record), None
-        line.about = " ".join(filter(None, named)) or NOTHING
+        line.about = " ".join(filter(None, parts)) or NOTHING
         line.exc_text = None  # another handler's, which may have the exception's own text
         return super().format(line)
 
@@ -183,6 +183,6 @@ def _thread_ended(ended: threading.ExceptHookArgs) -> None:
         logging.getLogger("app.logs").critical("a thread ends", exc_info=ended.exc_value)
 
 
-def _unraisable(found: sys.UnraisableHookArgs) -> None:
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
     """Logs an error that no caller can catch, as in `__del__`, without the text of the object that it happened in."""
-    logging.getLogger("app.logs").error("an error that nothing could catch", exc_info=found.exc_value)
+    logging.getLogger("app.logs").error("an error that nothing could catch", exc_info=unraisable.exc_value)

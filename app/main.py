@@ -237,7 +237,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     app.openapi = openapi.document(app)  # type: ignore[method-assign] # how FastAPI has it extended
     routes = [route for router in ROUTERS for route in router.routes]
-    app.add_middleware(Front, settings=settings, db=db, measures=measures, routes=routes, named=NAMED)
+    app.add_middleware(Front, settings=settings, db=db, measures=measures, routes=routes, checks=NAMED)
     return app
 
 

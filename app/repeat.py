@@ -56,19 +56,19 @@ class Round(Generic[T]):
         self.tried.clear()
 
 
-def repeat(what: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None) -> None:
-    """Calls `what` until told to stop: at once again where it returned something true, else after `poll_s`.
+def repeat(action: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None) -> None:
+    """Calls `action` until told to stop: at once again where it returned something true, else after `poll_s`.
 
     Args:
-        watch: has calls left out. It is not asked while `what` has failed, or says that there is more.
+        watch: has calls left out. It is not asked while `action` has failed, or says that there is more.
     """
     wait = poll_s
     busy: object = False
     first = True
     while not stop.wait(0 if busy else wait):
         try:
-            asked = watch is None or watch.due() or first or busy or wait > poll_s
-            busy = what() if asked else False
+            is_due = watch is None or watch.due() or first or busy or wait > poll_s
+            busy = action() if is_due else False
             wait, first = poll_s, False
         except Exception as error:  # it outlives a broker or database that is away for a while
             logger.error("%s; trying again", kind_of(error), exc_info=error)
@@ -78,9 +78,9 @@ def repeat(what: Callable[[], object], stop: threading.Event, poll_s: float, wat
 
 
 def in_thread(
-    name: str, what: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None
+    name: str, action: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None
 ) -> threading.Thread:
-    """A thread that repeats `what` until told to stop."""
-    thread = threading.Thread(target=repeat, args=(what, stop, poll_s, watch), name=name, daemon=True)
+    """A thread that repeats `action` until told to stop."""
+    thread = threading.Thread(target=repeat, args=(action, stop, poll_s, watch), name=name, daemon=True)
     thread.start()
     return thread

@@ -62,12 +62,12 @@ def load_secrets(settings: Settings, name: str) -> tuple[bytes, ...]:
         if mode & 0o077:
             raise SecretError(f"{path} is readable by others: run chmod 600 on it, and assume that the secret is known")
     try:
-        found = tuple(bytes.fromhex(line) for line in text.split())
+        secrets_read = tuple(bytes.fromhex(line) for line in text.split())
     except ValueError:
         raise SecretError(f"the secret {name} is not hexadecimal") from None
-    if not found or any(len(each) != SECRET_BYTES for each in found):
+    if not secrets_read or any(len(each) != SECRET_BYTES for each in secrets_read):
         raise SecretError(f"the secret {name} is not {SECRET_BYTES} bytes long")
-    return found
+    return secrets_read
 
 
 def at_epoch(secret: bytes, epoch: str | None) -> bytes:

@@ -390,8 +390,10 @@ class Settings(BaseSettings):
         url = self.broker_url or "spool://localhost"
         if self.broker_password_file is None:
             return url
-        scheme, _, rest = url.partition("://")
-        return f"{scheme}://:{quote(self.broker_password_file.read_text().strip(), safe='')}@{rest.rpartition('@')[2]}"
+        scheme, _, address = url.partition("://")
+        return (
+            f"{scheme}://:{quote(self.broker_password_file.read_text().strip(), safe='')}@{address.rpartition('@')[2]}"
+        )
 
     @property
     def admin_key_path(self) -> Path:

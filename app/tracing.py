@@ -99,12 +99,12 @@ def _span(tracer: Tracer, name: str, ids: Ids, parent: str | None, kind: str) ->
         attributes=_named(ids),
         record_exception=False,
         set_status_on_exception=False,
-    ) as made:
+    ) as new_span:
         try:
-            with about({"trace": format_trace_id(made.get_span_context().trace_id)}):
-                yield made
+            with about({"trace": format_trace_id(new_span.get_span_context().trace_id)}):
+                yield new_span
         except Exception as error:
-            made.set_status(StatusCode.ERROR, type(error).__name__)
+            new_span.set_status(StatusCode.ERROR, type(error).__name__)
             raise
 
 
@@ -137,12 +137,12 @@ def coarse(name: str, ids: Ids, *, parent: str | None) -> Iterator[None]:
     from opentelemetry.trace import use_span  # noqa: PLC0415
 
     began = int(wall())
-    made = tracer.start_span(name, context=_context(parent), start_time=began * 10**9, attributes=_named(ids))
+    new_span = tracer.start_span(name, context=_context(parent), start_time=began * 10**9, attributes=_named(ids))
     try:
-        with use_span(made, record_exception=False, set_status_on_exception=False):
+        with use_span(new_span, record_exception=False, set_status_on_exception=False):
             yield
     finally:
-        made.end(max(began, int(wall())) * 10**9)
+        new_span.end(max(began, int(wall())) * 10**9)
 
 
 def past(name: str, ids: Ids, began: float, *, parent: str | None = None) -> None:
@@ -155,8 +155,8 @@ def past(name: str, ids: Ids, began: float, *, parent: str | None = None) -> Non
     tracer = _Tracing.tracer
     if tracer is None:
         return
-    made = tracer.start_span(name, context=_context(parent), start_time=int(began) * 10**9, attributes=_named(ids))
-    made.end(max(int(began), int(wall())) * 10**9)
+    new_span = tracer.start_span(name, context=_context(parent), start_time=int(began) * 10**9, attributes=_named(ids))
+    new_span.end(max(int(began), int(wall())) * 10**9)
 
 
 def wall() -> float:

@@ -76,8 +76,8 @@ class ServiceError(Exception):
     @property
     def document(self) -> dict[str, Any]:
         """The problem document (RFC 9457)."""
-        named = {"type": f"/problems/{self.code}", "title": self.title, "status": self.status, "detail": self.message}
-        return named | self.members
+        members = {"type": f"/problems/{self.code}", "title": self.title, "status": self.status, "detail": self.message}
+        return members | self.members
 
 
 class RequestError(ServiceError):

@@ -58,10 +58,10 @@ class Frontier:
         """The tree's root; of no leaves the hash of nothing."""
         if not self._peaks:
             return hashlib.sha256(b"").digest()
-        found = self._peaks[-1]
+        root = self._peaks[-1]
         for peak in reversed(self._peaks[:-1]):
-            found = node(peak, found)
-        return found
+            root = node(peak, root)
+        return root
 
 
 def root_of(leaves: Iterable[bytes]) -> bytes:
@@ -71,6 +71,6 @@ def root_of(leaves: Iterable[bytes]) -> bytes:
     'e3b0c44298fc1c14'
     """
     frontier = Frontier()
-    for each in leaves:
-        frontier.add(each)
+    for leaf_hash in leaves:
+        frontier.add(leaf_hash)
     return frontier.root()

@@ -77,16 +77,16 @@ class Administration(Lists):
         if name_or_id.startswith("key_"):
             return name_or_id
         try:
-            found = [each.id for each in self.keys() if each.name == name_or_id and each.revoked_at is None]
+            ids = [each.id for each in self.keys() if each.name == name_or_id and each.revoked_at is None]
         except NotAllowed as error:
             if error.status != 403:
                 raise
-            asked = f"only an admin's key finds a key by its name, {name_or_id!r}"
-            raise ScrimpError(f"{asked}: give its id, key_…; its holder sees it with `scrimp keys self`") from error
-        if len(found) != 1:
-            several = f"{len(found)} keys are called {name_or_id!r}: give an id: {', '.join(found[:5])}"
-            raise ScrimpError(several if found else f"no key is called {name_or_id!r}")
-        return found[0]
+            advice = f"only an admin's key finds a key by its name, {name_or_id!r}"
+            raise ScrimpError(f"{advice}: give its id, key_…; its holder sees it with `scrimp keys self`") from error
+        if len(ids) != 1:
+            several = f"{len(ids)} keys are called {name_or_id!r}: give an id: {', '.join(ids[:5])}"
+            raise ScrimpError(several if ids else f"no key is called {name_or_id!r}")
+        return ids[0]
 
     # Webhooks
 

@@ -136,15 +136,15 @@ def attacked(python: Path, rows: Mapping[str, Any]) -> dict[str, Any]:
         (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
         words = [str(python.absolute()), "-I", str(Path(attack_run.__file__).resolve()), name]
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 words, cwd=name, env={"HOME": name, "PATH": os.defpath}, capture_output=True, text=True, check=False
             )
         except OSError as error:
             raise ScrimpError(f"{python}: {error.strerror}; make an environment: {HOW}") from None
-        if done.returncode == attack_run.NO_SACROML:
+        if result.returncode == attack_run.NO_SACROML:
             raise ScrimpError(f"{python} has no sacroml: {HOW}")
-        if done.returncode:
-            raise ScrimpError(f"the attack failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+        if result.returncode:
+            raise ScrimpError(f"the attack failed: {(result.stderr.strip().splitlines() or ['no word'])[-1]}")
         answer: dict[str, Any] = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
         return answer
 
@@ -165,10 +165,10 @@ def bound_of(body: Mapping[str, Any]) -> Callable[[float], float]:
     def bound(share: float) -> float:
         rates = [true for false, true in loss.attacks.items() if false >= share]
         lines = [math.exp(epsilon) * share + delta for delta, epsilon in curve]
-        others = [1.0 - math.exp(-epsilon) * (1.0 - delta - share) for delta, epsilon in curve]
+        values = [1.0 - math.exp(-epsilon) * (1.0 - delta - share) for delta, epsilon in curve]
         if mu is not None and 0.0 < share < 1.0:
             lines.append(normal.cdf(normal.inv_cdf(share) + mu) * ROUNDING)
-        return min(1.0, share + advantage, *rates, *lines, *others)
+        return min(1.0, share + advantage, *rates, *lines, *values)
 
     return bound
 
@@ -186,8 +186,8 @@ def _rate(
     threshold = np.sort(absent)[::-1][math.floor(share * len(absent))]
     right, wrong = int((present > threshold).sum()), int((absent > threshold).sum())
     ends = lower_bound(right, len(present), LEVEL), upper_bound(right, len(present), LEVEL)
-    most = upper_bound(wrong, len(absent), LEVEL)
-    return Rate(share, right / len(present), ends, promised, most, bound(most))
+    largest = upper_bound(wrong, len(absent), LEVEL)
+    return Rate(share, right / len(present), ends, promised, largest, bound(largest))
 
 
 def area_of(answer: Mapping[str, Any], body: Mapping[str, Any]) -> Area:
@@ -199,8 +199,8 @@ def area_of(answer: Mapping[str, Any], body: Mapping[str, Any]) -> Area:
     width = math.sqrt(math.log(1.0 / LEVEL) / (2.0 * min(len(present), len(absent))))
     bound = bound_of(body)
     # The bound rises: each cell's right end is its largest value.
-    most = min(1.0, sum(bound((at + 1) / CELLS) for at in range(CELLS)) / CELLS)
-    return Area(auc, (max(0.0, auc - width), min(1.0, auc + width)), most)
+    largest = min(1.0, sum(bound((at + 1) / CELLS) for at in range(CELLS)) / CELLS)
+    return Area(auc, (max(0.0, auc - width), min(1.0, auc + width)), largest)
 
 
 def _scores(answer: Mapping[str, Any]) -> tuple[Numbers, Numbers]:

@@ -36,7 +36,11 @@ class Verdict(IntEnum):
     @staticmethod
     def worst(verdicts: Iterable[Verdict]) -> Verdict:
         """A fault outweighs what is unknown."""
-        return max(verdicts, key=lambda each: (each is not Verdict.HOLDS, each is Verdict.FAULT), default=Verdict.HOLDS)
+        return max(
+            verdicts,
+            key=lambda verdict: (verdict is not Verdict.HOLDS, verdict is Verdict.FAULT),
+            default=Verdict.HOLDS,
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Finding:
 def examine(files: Iterable[Path], trust: Trust) -> list[Finding]:
     """Examines certificates and delivered files, in their order; no signer where the reader trusts no key."""
     documents = {path: _certificate(path) for path in files}
-    findings = {path: _examined(path, known, trust) for path, known in documents.items() if known is not None}
+    findings = {path: _examined(path, document, trust) for path, document in documents.items() if document is not None}
     subjects = {digest: name for each in findings.values() for digest, name in each.subjects.items()}
     return [findings.get(path) or delivered(path, subjects) for path in documents]
 
@@ -73,11 +77,11 @@ def examine(files: Iterable[Path], trust: Trust) -> list[Finding]:
 def _certificate(path: Path) -> dict[str, Any] | None:
     """A certificate or an envelope; None for any other file."""
     try:
-        found = json.loads(path.read_bytes())
+        body = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     shapes = ({"certificate", "signature", "public_key"}, {"payloadType", "payload", "signatures"})
-    return found if isinstance(found, dict) and any(shape <= found.keys() for shape in shapes) else None
+    return body if isinstance(body, dict) and any(shape <= body.keys() for shape in shapes) else None
 
 
 def _examined(path: Path, document: Mapping[str, Any], trust: Trust) -> Finding:
@@ -92,9 +96,9 @@ def _examined(path: Path, document: Mapping[str, Any], trust: Trust) -> Finding:
     lines = output.getvalue().splitlines()
     epsilon = next((line.removeprefix("printed").strip() for line in lines if line.startswith("printed")), "")
     faults = [line.removeprefix("FAULT").strip() for line in lines if line.startswith("FAULT")]
-    said = "; ".join(faults) or epsilon or (lines[-1] if lines else "")
+    detail = "; ".join(faults) or epsilon or (lines[-1] if lines else "")
     # The signer is the first check's matter: without a key the numbers may hold all the same.
-    checks.append(("numbers", status if faults or not epsilon else Verdict.HOLDS, said))
+    checks.append(("numbers", status if faults or not epsilon else Verdict.HOLDS, detail))
     try:
         body = body_of(dict(document))
         return Finding(str(path), checks, lines, explained(body), _subjects(document, body))

@@ -44,7 +44,7 @@ def releases_with(name: str) -> set[str]:
     >>> sorted(releases_with("recall:3")), releases_with("hit@10"), releases_with("rmse")
     (['macro_f1', 'recall'], {'ndcg@10'}, {'r_squared'})
     """
-    releases = {whole for whole, parts in PARTS.items() if name in parts}
+    releases = {total for total, parts in PARTS.items() if name in parts}
     if name.startswith("recall:"):
         releases.add("macro_f1")
     if ":" in name:
@@ -70,10 +70,10 @@ class Resource(BaseModel):
         return _expected(super().model_validate_json, json_data, how)
 
 
-def _expected(validate: Callable[..., R], answer: object, how: dict[str, Any]) -> R:
+def _expected(validate: Callable[..., R], answer: object, options: dict[str, Any]) -> R:
     """Outside pydantic: an error that a part raises does not know where the part is."""
     try:
-        return validate(answer, **how)
+        return validate(answer, **options)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UnexpectedAnswer(error.title, ".".join(map(str, first["loc"])), first["msg"]) from None
@@ -172,8 +172,8 @@ class Resolved(Resource):
         choices = {"steps": self.steps, "clipping norm": self.max_grad_norm}
         numbers = [(name, choice.value, choice.because) for name, choice in choices.items() if choice is not None]
         rate = [] if self.learning_rate is None else [("learning rate", self.learning_rate, self.because)]
-        chosen = [(name, f"{value:g}", because) for name, value, because in numbers + rate]
-        return [(part.name, part.value, part.because) for part in self.parts] + chosen
+        lines = [(name, f"{value:g}", because) for name, value, because in numbers + rate]
+        return [(part.name, part.value, part.because) for part in self.parts] + lines
 
 
 class Quote(Resource):
@@ -189,8 +189,8 @@ class Quote(Resource):
         epsilon = "public data" if self.epsilon is None else f"ε = {self.epsilon.value:.4g}, δ = {self.epsilon.delta:g}"
         answer = "fits" if self.fits else "does not fit"
         bill = [(each.what, None if each.epsilon is None else f"ε = {each.epsilon.value:.4g}") for each in self.lines]
-        more = [("jobs like it that fit", self.jobs_that_fit), *(("warning", each) for each in self.warnings)]
-        return facts([("privacy", epsilon), ("steps", self.steps), *bill, ("budget", answer), *more])
+        extra = [("jobs like it that fit", self.jobs_that_fit), *(("warning", each) for each in self.warnings)]
+        return facts([("privacy", epsilon), ("steps", self.steps), *bill, ("budget", answer), *extra])
 
 
 class Job(Resource):

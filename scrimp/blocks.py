@@ -18,8 +18,8 @@ class Blocks(BlockCalls):
 
     def __call__(self, dataset: str) -> list[DataBlock]:
         """Lists a data set's blocks in the order of their arrival; its own is the first."""
-        found = self.json("GET", f"{dataset_path(dataset)}/blocks")
-        return [DataBlock.model_validate(each) for each in found["items"]]
+        answer = self.json("GET", f"{dataset_path(dataset)}/blocks")
+        return [DataBlock.model_validate(each) for each in answer["items"]]
 
     def add(
         self,
@@ -54,22 +54,22 @@ class Blocks(BlockCalls):
             Conflict: `duplicate-content`: it shares units with another block; only you are told.
         """
         spec: dict[str, Any] = {"label": label, "records": records}
-        others = {
+        sources = {
             "slots": slots,
             "path": path,
             "upload": upload,
             "edges_path": edges_path,
             "edges_upload": edges_upload,
         }
-        spec |= {name: value for name, value in others.items() if value is not None}
+        spec |= {name: value for name, value in sources.items() if value is not None}
         files = {"file": file, "edges_file": edges_file}
         sent = uploading.sent(self.json, f"{dataset_path(dataset)}/blocks", spec, files)
-        found = DataBlock.model_validate(sent)
-        return self._when_read(found, progress) if wait and found.state == "reading" else found
+        block = DataBlock.model_validate(sent)
+        return self._when_read(block, progress) if wait and block.state == "reading" else block
 
     def _when_read(self, found: DataBlock, progress: Progress | None) -> DataBlock:
         """Waits for a large file; returns the block as an append at once answers."""
         begun = RegisteredDataset.model_validate(self.json("GET", dataset_path(found.id)))
-        told = wait_until_read(self._client, begun, progress)
+        reading = wait_until_read(self._client, begun, progress)
         block = next(each for each in self(found.dataset) if each.id == found.id)
-        return block.model_copy(update={"read": told.read, "warnings": told.warnings})
+        return block.model_copy(update={"read": reading.read, "warnings": reading.warnings})

@@ -39,8 +39,8 @@ class Budgets(BudgetCalls):
             ApiError: 412 if it was changed since that version.
         """
         body = {"epsilon": epsilon, "keys": None if keys is None else list(keys)}
-        found = self.json("PUT", _path(dataset, name), json=body, headers=self._match(dataset, name, version))
-        return Budget.model_validate(found)
+        answer = self.json("PUT", _path(dataset, name), json=body, headers=self._match(dataset, name, version))
+        return Budget.model_validate(answer)
 
     def close(self, dataset: str, name: str, *, version: int | None = None) -> None:
         """Ends a budget: the cap alone bounds its keys. What it spent stays spent."""

@@ -15,10 +15,10 @@ def require_columns(record: Mapping[str, Any], names: Sequence[str], at: int) ->
     Raises:
         ValueError: there are some.
     """
-    said = lacking([str(each) for each in record], names)
-    if said is not None:
+    message = lacking([str(each) for each in record], names)
+    if message is not None:
         raise ValueError(
-            f"records/{at}: a record must have the model's {len(names)} columns (others are ignored): it {said}"
+            f"records/{at}: a record must have the model's {len(names)} columns (others are ignored): it {message}"
         )
 
 
@@ -31,18 +31,18 @@ def lacking(present: Sequence[str], names: Sequence[str]) -> str | None:
     missing = [name for name in names if name not in set(present)]
     if not missing:
         return None
-    others = [each for each in present if each not in set(names)]
+    foreign = [each for each in present if each not in set(names)]
     hints = [
-        f"; perhaps `{like}` must be called `{each}`" for each in missing[:NAMED] for like in _similar(each, others)
+        f"; perhaps `{like}` must be called `{each}`" for each in missing[:NAMED] for like in _similar(each, foreign)
     ]
-    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-    listed = ", ".join(f"`{each}`" for each in missing[:NAMED]) + more
+    remainder = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    listed = ", ".join(f"`{each}`" for each in missing[:NAMED]) + remainder
     return f"lacks {listed}{''.join(hints)}"
 
 
-def _similar(name: str, others: Sequence[str]) -> list[str]:
+def _similar(name: str, names: Sequence[str]) -> list[str]:
     """The most similar name, in any case of letters; none if none is."""
-    by_lower = {each.lower(): each for each in others}
+    by_lower = {each.lower(): each for each in names}
     return [by_lower[each] for each in get_close_matches(name.lower(), list(by_lower), n=1)]
 
 

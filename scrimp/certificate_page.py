@@ -65,11 +65,11 @@ def page(body: Json, signer: Signer, facts: Json | None = None) -> str:
     Raises:
         KeyError, TypeError, ValueError: it is no certificate.
     """
-    said, name = facts or {}, str(body["dataset"]["name"])
-    title = said.get("name") or f"A model of {name}"
+    declared, name = facts or {}, str(body["dataset"]["name"])
+    title = declared.get("name") or f"A model of {name}"
     parts = [
-        _section("Who, and what for", _who(body, said)),
-        _section("The data", _data(body, said)),
+        _section("Who, and what for", _who(body, declared)),
+        _section("The data", _data(body, declared)),
         _section("The promise", _promise(body)),
         _section("When", _period(body)),
         _section("Not covered", _list(not_covered(body))),
@@ -123,21 +123,21 @@ def _data(body: Json, facts: Json) -> str:
 def _promise(body: Json) -> str:
     if not _is_private(body):
         return "<p>None: the owner declared these data public.</p>"
-    said, thing = body["epsilon"], thing_of(body)
+    epsilon, thing = body["epsilon"], thing_of(body)
     whom = "person (a user with all of their records)" if body["unit"] == "user" else "record"
     lines = [
         f"<p>If any one {whom} had not been in the data, nothing that left the service would be more than "
-        f"<strong>{_factor(said['value'])} times</strong> as likely or as unlikely, but for a chance of "
-        f"{_chance(said['delta'])}. In the field's terms: "
-        f"<strong>ε = {rounded_up(said['value'])}</strong> at δ = {said['delta']:g}.</p>"
+        f"<strong>{_factor(epsilon['value'])} times</strong> as likely or as unlikely, but for a chance of "
+        f"{_chance(epsilon['delta'])}. In the field's terms: "
+        f"<strong>ε = {rounded_up(epsilon['value'])}</strong> at δ = {epsilon['delta']:g}.</p>"
     ]
     try:
         rates = loss_of(body).attacks
     except ModuleNotFoundError:
         return lines[0] + "<p>The table of attacks needs numpy: pip install 'scrimp-client[audit]'.</p>"
     rows = "".join(
-        f"<tr><td>{100 * alpha:g} %</td><td>{percent(found)}</td><td>{100 * alpha:g} %</td></tr>"
-        for alpha, found in rates.items()
+        f"<tr><td>{100 * alpha:g} %</td><td>{percent(rate)}</td><td>{100 * alpha:g} %</td></tr>"
+        for alpha, rate in rates.items()
     )
     return lines[0] + (
         f"<p>An attacker who knows all but one {thing}, and everything about this method, guesses who took part:</p>"
@@ -252,12 +252,12 @@ def print_pdf(content: str, to: Path) -> None:
         options += ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses a root user otherwise
         target = [f"--user-data-dir={folder}/profile", "--no-pdf-header-footer", f"--print-to-pdf={to.resolve()}"]
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 [browser, *options, *target, source.as_uri()], capture_output=True, timeout=PRINT_S, check=False
             )
         except subprocess.TimeoutExpired:
             raise ScrimpError(
                 f"{browser} did not print {to} within {PRINT_S:g} s: print the HTML page instead"
             ) from None
-    if done.returncode != 0 or not to.is_file():
-        raise ScrimpError(f"{browser} could not print {to}: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    if result.returncode != 0 or not to.is_file():
+        raise ScrimpError(f"{browser} could not print {to}: {result.stderr.decode(errors='replace').strip()[-300:]}")

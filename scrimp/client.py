@@ -97,8 +97,8 @@ class Client(Administration):
             owner alone.
         """
         files = {"file": file, "holdout_file": holdout_file, "edges_file": edges_file}
-        found = RegisteredDataset.model_validate(uploading.sent(self.json, "/v1/datasets", document(spec), files))
-        return wait_until_read(self, found, progress) if wait else found
+        dataset = RegisteredDataset.model_validate(uploading.sent(self.json, "/v1/datasets", document(spec), files))
+        return wait_until_read(self, dataset, progress) if wait else dataset
 
     def check_dataset(
         self,
@@ -212,8 +212,8 @@ class Client(Administration):
         Args:
             size: the tree's entries; None: the newest checkpoint's.
         """
-        asked = {name: each for name, each in (("entry", entry), ("since", since), ("size", size)) if each is not None}
-        return Proof.model_validate(self.json("GET", "/v1/ledger/proof", params={"dataset": dataset, **asked}))
+        query = {name: each for name, each in (("entry", entry), ("since", since), ("size", size)) if each is not None}
+        return Proof.model_validate(self.json("GET", "/v1/ledger/proof", params={"dataset": dataset, **query}))
 
     def set_persons(self, dataset: str, persons: Mapping[str, Sequence[str]]) -> Persons | Approval:
         """Names the persons of whom two must agree to a larger cap and to an egress, each with all of their keys' ids.
@@ -222,8 +222,8 @@ class Client(Administration):
             the persons; or the approval that the change waits for, where persons were named before.
         """
         body = {"persons": {name: list(keys) for name, keys in persons.items()}}
-        found = self.json("PUT", f"{dataset_path(dataset)}/persons", json=body)
-        return Approval.model_validate(found) if "act" in found else Persons.model_validate(found)
+        answer = self.json("PUT", f"{dataset_path(dataset)}/persons", json=body)
+        return Approval.model_validate(answer) if "act" in answer else Persons.model_validate(answer)
 
     def change_cap(self, dataset: str, epsilon: float, reason: str, *, version: str | None = None) -> Ledger | Approval:
         """Changes a data set's cap; δ stays. A raise should not depend on released results.
@@ -238,8 +238,8 @@ class Client(Administration):
         body = {"epsilon": epsilon, "reason": reason}
         headers = {"If-Match": f'"{version or self.ledger(dataset).cap_version}"'}
         path = f"{dataset_path(dataset)}/ledger/cap"
-        found = self.json("POST", path, json=body, headers=headers)
-        return Approval.model_validate(found) if "act" in found else Ledger.model_validate(found)
+        answer = self.json("POST", path, json=body, headers=headers)
+        return Approval.model_validate(answer) if "act" in answer else Ledger.model_validate(answer)
 
     def verify_ledger(self, dataset: str, *, again: bool = False, timeout_s: float = 60.0) -> Verification:
         """Shows the service's last verification of hash chain and balances. Compare the head with one kept elsewhere.
@@ -258,9 +258,9 @@ class Client(Administration):
         self.json("POST", path)
         deadline = time.monotonic() + timeout_s
         while True:
-            found = Verification.model_validate(self.json("GET", path))
-            if not found.queued and found.checked_at != last.checked_at:
-                return found
+            verification = Verification.model_validate(self.json("GET", path))
+            if not verification.queued and verification.checked_at != last.checked_at:
+                return verification
             if time.monotonic() > deadline:
                 raise WaitTimeout(f"the ledger was not verified within {timeout_s:g} s: is the relay running?")
             time.sleep(POLL_S)
@@ -448,8 +448,8 @@ class Client(Administration):
 
     def features_of(self, job_id: str) -> dict[str, Any]:
         """What a record of the job's data set consists of, as its owner declared it: `kind` and its columns."""
-        found: dict[str, Any] = self.json("GET", dataset_path(self.job(job_id).spec["dataset"]))["features"]
-        return found
+        features: dict[str, Any] = self.json("GET", dataset_path(self.job(job_id).spec["dataset"]))["features"]
+        return features
 
     def predict(
         self, job_id: str, records: list[Any], *, top: int = 10, timeout: float = 120.0
@@ -467,15 +467,15 @@ class Client(Administration):
             WaitTimeout: there was none within the time.
         """
         path = f"/v1/jobs/{in_path(job_id)}"
-        asked = self.json("POST", f"{path}/predict", json={"records": records, "top": top})
+        prediction = self.json("POST", f"{path}/predict", json={"records": records, "top": top})
         deadline = time.monotonic() + timeout
         while True:
-            found = self.json("GET", f"{path}/predictions/{asked['id']}")
-            if found["status"] == "succeeded":
-                answers: list[dict[str, Any]] = found["predictions"]
+            answer = self.json("GET", f"{path}/predictions/{prediction['id']}")
+            if answer["status"] == "succeeded":
+                answers: list[dict[str, Any]] = answer["predictions"]
                 return answers
-            if found["status"] == "failed":
-                raise PredictionFailed(found["failure"]["message"])
+            if answer["status"] == "failed":
+                raise PredictionFailed(answer["failure"]["message"])
             if time.monotonic() >= deadline:
-                raise WaitTimeout(f"the prediction is still {found['status']} after {timeout:g} s")
+                raise WaitTimeout(f"the prediction is still {answer['status']} after {timeout:g} s")
             time.sleep(POLL_S)

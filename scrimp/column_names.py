@@ -47,8 +47,8 @@ def public_column(name: str) -> PublicColumn | None:
     """What is publicly known of a column by its name; None if nothing is. A word such as `patient` may stand before."""
     columns, prefixes = _dictionary()
     plain = words(name)
-    first, _, rest = plain.partition("_")
-    return columns.get(plain) or (columns.get(rest) if first in prefixes else None)
+    first, _, suffix = plain.partition("_")
+    return columns.get(plain) or (columns.get(suffix) if first in prefixes else None)
 
 
 @cache

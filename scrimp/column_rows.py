@@ -49,18 +49,18 @@ def row_of(name: str, cells: list[Any]) -> Row:
     present = [cell for cell in cells if cell not in (None, "")]
     if not present:
         return Row(name, "left out: it is empty")
-    lacks, known = len(present) < len(cells), public_column(name)
+    lacks, public = len(present) < len(cells), public_column(name)
     texts = {str(cell) for cell in present}
-    values = next((list(each) for each in known.values if texts <= set(each)), None) if known else None
+    values = next((list(each) for each in public.values if texts <= set(each)), None) if public else None
     if values is not None:
         return Row(name, "feature", _category(name, values, lacks), "name")
     enough = len(present) if len(texts) <= MOST_VALUES else MOSTLY * len(present)
     numbers = [each for cell in present if (each := number(cell)) is not None]
     if len(numbers) >= enough:
-        return _number(name, numbers, lacks, known)
+        return _number(name, numbers, lacks, public)
     dates = [day for cell in present if (day := DATE.fullmatch(str(cell)[:10])) is not None]
     if len(dates) >= enough:
-        return _date(name, dates, lacks, known)
+        return _date(name, dates, lacks, public)
     if len(texts) <= MOST_VALUES:
         return Row(name, "feature", _category(name, sorted(texts), lacks), "data")
     return Row(name, "left out: many values that are neither numbers nor dates")
@@ -79,14 +79,14 @@ def wrong_cells(columns: dict[str, list[Any]], declared: list[dict[str, Any]], t
     """The first cells, at most MOST_WRONG, that a declaration does not allow; in the order of the records."""
     rules = {each["name"]: each for each in declared}
     rules[task["label"]] = task
-    found: list[WrongCell] = []
+    wrong: list[WrongCell] = []
     for record, cells in enumerate(zip(*(columns[name] for name in rules), strict=True), start=1):
         for (name, rule), cell in zip(rules.items(), cells, strict=True):
             if not _is_allowed(rule, cell):
-                found.append(WrongCell(record, name, "" if cell is None else str(cell)))
-        if len(found) >= MOST_WRONG:
+                wrong.append(WrongCell(record, name, "" if cell is None else str(cell)))
+        if len(wrong) >= MOST_WRONG:
             break
-    return found[:MOST_WRONG]
+    return wrong[:MOST_WRONG]
 
 
 def _is_allowed(rule: dict[str, Any], cell: Any) -> bool:
@@ -109,8 +109,8 @@ def classes_or_range(label: str, cells: list[Any]) -> dict[str, Any] | None:
         return {"kind": "classification", "label": label, "classes": classes}
     if not is_numeric or not numbers:
         return None
-    known = public_column(label)
-    ends = known.range if known and known.range else round_range(min(numbers), max(numbers))
+    public = public_column(label)
+    ends = public.range if public and public.range else round_range(min(numbers), max(numbers))
     return {"kind": "regression", "label": label, "range": list(ends)}
 
 
@@ -148,12 +148,12 @@ def _round_up(value: float) -> float:
     return next((each for each in steps if each >= value), float(f"1e{decade + 1}"))
 
 
-def _number(name: str, numbers: list[float], lacks: bool, known: PublicColumn | None) -> Row:
+def _number(name: str, numbers: list[float], lacks: bool, public: PublicColumn | None) -> Row:
     low, high = min(numbers), max(numbers)
     column: dict[str, Any] = {"name": name, "kind": "number"}
     doubt = ""
-    if known and known.range:
-        ends, scale, origin = known.range, known.scale, "name"
+    if public and public.range:
+        ends, scale, origin = public.range, public.scale, "name"
         doubt = "some values lie outside: is it this unit?" if low < ends[0] or high > ends[1] else ""
     else:
         is_log = low > 0 and high >= 10.0**DECADES * low
@@ -164,16 +164,16 @@ def _number(name: str, numbers: list[float], lacks: bool, known: PublicColumn | 
     column["range"] = list(ends)
     column |= {"scale": "log"} if scale == "log" else {}
     column |= {"missing": "flag"} if lacks else {}
-    return Row(name, "feature", column, origin, known.unit if origin == "name" and known else "", doubt)
+    return Row(name, "feature", column, origin, public.unit if origin == "name" and public else "", doubt)
 
 
-def _date(name: str, dates: list[re.Match[str]], lacks: bool, known: PublicColumn | None) -> Row:
+def _date(name: str, dates: list[re.Match[str]], lacks: bool, public: PublicColumn | None) -> Row:
     years = [int(each[1] or each[4]) for each in dates]
-    days = list(known.days) if known and known.days else [f"{min(years)}-01-01", f"{max(years)}-12-31"]
+    days = list(public.days) if public and public.days else [f"{min(years)}-01-01", f"{max(years)}-12-31"]
     column: dict[str, Any] = {"name": name, "kind": "date", "range": days}
     column |= {} if all(each[1] for each in dates) else {"format": "%d.%m.%Y"}
     column |= {"missing": "flag"} if lacks else {}
-    return Row(name, "feature", column, "name" if known and known.days else "data")
+    return Row(name, "feature", column, "name" if public and public.days else "data")
 
 
 def _category(name: str, values: list[str], lacks: bool) -> dict[str, Any]:

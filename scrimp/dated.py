@@ -56,8 +56,8 @@ def digest_of(envelope: Json) -> str:
 def digests_of(envelope: Json, public_key: str) -> list[str]:
     """The digests of an envelope: of each signature of this key, base64, that is over it."""
     raw, payload = base64.b64decode(public_key, validate=True), base64.b64decode(envelope["payload"], validate=True)
-    own = [each for each in envelope["signatures"] if is_signed_by({**envelope, "signatures": [each]}, raw)]
-    return [hashlib.sha256(base64.b64decode(each["sig"], validate=True) + payload).hexdigest() for each in own]
+    signatures = [each for each in envelope["signatures"] if is_signed_by({**envelope, "signatures": [each]}, raw)]
+    return [hashlib.sha256(base64.b64decode(each["sig"], validate=True) + payload).hexdigest() for each in signatures]
 
 
 def cosigned_at(envelope: Json, public_key: str, proofs: Sequence[Inclusion], witnesses: Sequence[Key]) -> int | None:

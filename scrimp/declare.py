@@ -215,9 +215,9 @@ def _of_arrow(file: Path) -> tuple[list[dict[str, Any]], int]:
     return rows, count
 
 
-def _plain(batch: Any, before: int = 0) -> list[dict[str, Any]]:
+def _plain(batch: Any, rows_before: int = 0) -> list[dict[str, Any]]:
     try:
-        return python_rows(batch, before)
+        return python_rows(batch, rows_before)
     except ValueError as error:
         raise UnreadableFileError(f"the file cannot be read: {error}") from None
 
@@ -233,8 +233,8 @@ def _arrays(file: Path) -> Sheet:
         for member in archive.namelist():
             with archive.open(member) as opened:
                 version = npy.read_magic(opened)
-                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                shapes[member.removesuffix(".npy")] = list(read(opened)[0])
+                read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+                shapes[member.removesuffix(".npy")] = list(read_header(opened)[0])
     vectors = [shape for shape in shapes.values() if len(shape) == 1]
     if not vectors or len(vectors) == len(shapes):
         raise UnreadableFileError("an NPZ file needs an array of records and one of labels")
@@ -271,8 +271,8 @@ def _of_table(sheet: Sheet, label: str, person: str | None) -> Proposal:
     ]
     protected = _people(sheet, sheet.columns[person], person) if person else _example(sheet.count)
     notes = [BOUND_NOTE] if person else []
-    named = features.get("columns", ())
-    declared = [{"name": each, "kind": "number"} if isinstance(each, str) else each for each in named]
+    columns = features.get("columns", ())
+    declared = [{"name": each, "kind": "number"} if isinstance(each, str) else each for each in columns]
     wrong = wrong_cells(sheet.columns, declared, task)
     spec = _spec(sheet, task, features, protected)
     return Proposal(spec, rows, [*notes, *_always(sheet, person)], wrong, len(sheet.columns[label]))
@@ -281,8 +281,8 @@ def _of_table(sheet: Sheet, label: str, person: str | None) -> Proposal:
 def _used(name: str, label: str, person: str | None, task: dict[str, Any]) -> Row | None:
     """The row of a column that is no feature: the label, or the person's id."""
     if name == label:
-        known = public_column(name)
-        origin = "name" if "range" in task and known and known.range else "data"
+        public = public_column(name)
+        origin = "name" if "range" in task and public and public.range else "data"
         return Row(name, "predicted", {each: task[each] for each in ("classes", "range") if each in task}, origin)
     return Row(name, "tells people apart") if name == person else None
 
@@ -321,8 +321,8 @@ def _of_many(inputs: dict[str, list[Any]], rows: dict[str, Row]) -> tuple[dict[s
             f"{len(inputs)} columns are too many to propose one by one, and none is known by its name: declare those "
             "that you use in `features.columns` (docs/data.md)"
         )
-    others = {name: Row(name, "left out: declare it yourself, of so many columns") for name in rows}
-    return {"kind": "table", "columns": [row.column for row in public.values()]}, others | public
+    rows_left_out = {name: Row(name, "left out: declare it yourself, of so many columns") for name in rows}
+    return {"kind": "table", "columns": [row.column for row in public.values()]}, rows_left_out | public
 
 
 def _has_decimal_commas(rows: list[dict[str, Any]]) -> bool:

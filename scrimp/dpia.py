@@ -43,10 +43,10 @@ def _missing(answers: str) -> Iterator[Missing]:
     for section in re.split(r"^## ", answers, flags=re.MULTILINE)[1:]:
         step, _, text = section.partition("\n")
         for sentence in SENTENCE.split(text):
-            before, mark, after = sentence.partition(OPEN)
+            text_before, mark, text_after = sentence.partition(OPEN)
             if mark:
-                subject = before.replace("**", "").strip().removesuffix(":")
-                yield Missing(step.strip(), subject, after.strip().removeprefix(":").strip().removesuffix("."))
+                subject = text_before.replace("**", "").strip().removesuffix(":")
+                yield Missing(step.strip(), subject, text_after.strip().removeprefix(":").strip().removesuffix("."))
 
 
 def annex(folder: Path, examined: Examined, safeguards: Sequence[Safeguard] = ()) -> str:
@@ -98,5 +98,5 @@ def _form(items: Sequence[Missing]) -> str:
 
 
 def _about(item: Missing) -> str:
-    why = f" ({item.why})" if item.why else ""
-    return f": {item.subject}{why}" if item.subject else why
+    reason = f" ({item.why})" if item.why else ""
+    return f": {item.subject}{reason}" if item.subject else reason

@@ -121,10 +121,10 @@ def _file_faults(folder: Path, signed: Mapping[str, str], sizes: Mapping[str, in
     """Files that are missing, that nobody signed, or that are not what was signed."""
     if set(sizes) != set(signed):
         yield "the manifest states other sizes than files"
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if _is_entry(path)}
-    for name in sorted(set(signed) - set(found)):
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if _is_entry(path)}
+    for name in sorted(set(signed) - set(files)):
         yield f"{name} is missing"
-    for name, path in sorted(found.items()):
+    for name, path in sorted(files.items()):
         if path.is_symlink() or any(each.is_symlink() for each in path.parents if folder in each.parents):
             yield f"{name} is a link"
         elif name == MANIFEST:
@@ -176,8 +176,8 @@ def _content_faults(
     ledgers = {str(each["id"]): each for each in stated["ledgers"]}
     if summed.dataset != manifest["dataset"]:
         yield "the statement is of another data set than the manifest says"
-    said = {each["id"]: each["entries"] for each in manifest["ledgers"]}
-    if said != {each.id: each.entries for each in summed.ledgers}:
+    entries_by_id = {each["id"]: each["entries"] for each in manifest["ledgers"]}
+    if entries_by_id != {each.id: each.entries for each in summed.ledgers}:
         yield "the statement covers other entries than the manifest says"
     log = {str(each["id"]): each for each in _json(folder / "log.json")["ledgers"]}
     charged = _charged(body)
@@ -187,11 +187,11 @@ def _content_faults(
         yield from _charge_faults(name, log[name], charged[name], ledgers, body, key)
     for note in notes:
         yield from _age_faults(note, ledgers, key)
-    known = [*notes, *(Note.parse(each["checkpoint"]) for each in stated["ledgers"])]
+    all_notes = [*notes, *(Note.parse(each["checkpoint"]) for each in stated["ledgers"])]
     problem = trust.problem(signer, _moment(manifest["made_at"]), covered(stated, summed), notes, sealed)
     if problem is not None:
         yield type(problem)(f"manifest.json: {problem}")
-    problem = trust.problem_with_certificate(document["public_key"], document, known)
+    problem = trust.problem_with_certificate(document["public_key"], document, all_notes)
     if problem is not None:
         yield type(problem)(f"certificate.json: {problem}")
 
@@ -206,11 +206,11 @@ def _model_faults(document: Json, signed: Mapping[str, str]) -> Iterator[str]:
             yield "the folder lacks the model that the certificate names"
         return
     statement = json.loads(base64.b64decode(envelope["payload"], validate=True))
-    named = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+    digests = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
     for name, digest in model.items():
-        if named.get(name) != digest:
+        if digests.get(name) != digest:
             yield f"{MODEL}{name} is not a file that the certificate names"
-    for name in sorted(set(named) - set(model)):
+    for name in sorted(set(digests) - set(model)):
         if "/" not in name and not name.startswith("ledger entry "):  # weights of a study's trials stay
             yield f"the folder lacks {name}, which the certificate names"
 
@@ -250,15 +250,15 @@ def _charge_faults(
         yield f"the statement's entry {seq} of {name} charges another amount than the certificate says"
 
 
-def _age_faults(kept: Note, ledgers: Mapping[str, Json], key: bytes) -> Iterator[str]:
-    name = kept.origin.removeprefix(f"{LOG}/")
+def _age_faults(note: Note, ledgers: Mapping[str, Json], key: bytes) -> Iterator[str]:
+    name = note.origin.removeprefix(f"{LOG}/")
     stated = ledgers.get(name)
-    if stated is None or kept.signed_by(Key(LOG, ED25519, key)) is None:
-        yield f"the checkpoint of {kept.origin} that was given is of no ledger here, or of another signer"
-    elif kept.size > len(stated["entries"]):
-        yield f"the folder is older than the checkpoint that was given: {len(stated['entries'])} of {kept.size} entries"
-    elif not begins_with(kept, name, [each["hash"] for each in stated["entries"]]):
-        yield f"the statement contradicts the checkpoint of {kept.size} entries that was given"
+    if stated is None or note.signed_by(Key(LOG, ED25519, key)) is None:
+        yield f"the checkpoint of {note.origin} that was given is of no ledger here, or of another signer"
+    elif note.size > len(stated["entries"]):
+        yield f"the folder is older than the checkpoint that was given: {len(stated['entries'])} of {note.size} entries"
+    elif not begins_with(note, name, [each["hash"] for each in stated["entries"]]):
+        yield f"the statement contradicts the checkpoint of {note.size} entries that was given"
 
 
 def unpack(archive: Path, folder: Path) -> list[str]:

@@ -41,13 +41,13 @@ class MissingPackage(ScrimpError, ImportError):
     """A library that only this needs is not installed.
 
     Args:
-        what: what needs it, such as "checking a signature".
+        feature: what needs it, such as "checking a signature".
         library: its name.
         install: what pip installs for it.
     """
 
-    def __init__(self, what: str, library: str, install: str) -> None:
-        super().__init__(f"{what} needs {library}: pip install '{install}'")
+    def __init__(self, feature: str, library: str, install: str) -> None:
+        super().__init__(f"{feature} needs {library}: pip install '{install}'")
 
 
 class Undecided(ScrimpError):

@@ -61,10 +61,10 @@ def governance(body: Json) -> list[str]:
     declared = body.get("governance")
     if declared is None:
         return []
-    rows = [(what, declared["dataset"].get(name)) for name, what in GOVERNED]
+    rows = [(label, declared["dataset"].get(name)) for name, label in GOVERNED]
     use = declared["use"] or {}
     rows += [("this job's purpose", use.get("purpose")), ("its permit", use.get("permit"))]
-    return [f"{what}: {'; '.join(said) if isinstance(said, list) else said}" for what, said in rows if said]
+    return [f"{label}: {'; '.join(value) if isinstance(value, list) else value}" for label, value in rows if value]
 
 
 def thing_of(body: Json) -> str:
@@ -82,10 +82,12 @@ def _unit(body: Json) -> list[str]:
 
 
 def _parameters(body: Json) -> list[str]:
-    said, accountant = body["epsilon"], body["accountant"]
-    how = "exact" if accountant["grid"] is None else f"a privacy loss distribution on a grid of {accountant['grid']:g}"
+    epsilon, accountant = body["epsilon"], body["accountant"]
+    method = (
+        "exact" if accountant["grid"] is None else f"a privacy loss distribution on a grid of {accountant['grid']:g}"
+    )
     lines = [
-        f"ε = {rounded_up(said['value'])} at δ = {said['delta']:g}, of the whole plan ({accountant['name']}: {how})"
+        f"ε = {rounded_up(epsilon['value'])} at δ = {epsilon['delta']:g}, of the whole plan ({accountant['name']}: {method})"
     ]
     steps = body["steps"]
     if steps["started"] < steps["planned"]:
@@ -120,8 +122,8 @@ def _mechanism(body: Json) -> list[str]:
         f"the noise's standard deviation is {body['gradient_noise_multiplier']:.6g} times that",
     ]
     if training.get("truncation"):
-        most = training["truncation"]["largest_batch"]
-        lines.append(f"of a larger draw, {most} are chosen at random; the chance of that is paid for")
+        largest = training["truncation"]["largest_batch"]
+        lines.append(f"of a larger draw, {largest} are chosen at random; the chance of that is paid for")
     if training.get("noise"):
         lines.append(
             f"each step takes back {training['noise']['decay']:g} of the noise of the step before; what a {thing} adds "
@@ -129,10 +131,10 @@ def _mechanism(body: Json) -> list[str]:
         )
     if twice:
         lines.append("most steps query their batch a second time, and are charged for it")
-    named = (("mean", "the features' mean"), ("frequencies", "how many users have each item"))
-    before = [what for name, what in named if mechanism.get(name)]
-    before += [each["what"] for each in mechanism["releases"] if "account" not in each]
-    lines += [f"before the first step, {what}, once, with noise" for what in before]
+    labels = (("mean", "the features' mean"), ("frequencies", "how many users have each item"))
+    released_before = [label for name, label in labels if mechanism.get(name)]
+    released_before += [each["what"] for each in mechanism["releases"] if "account" not in each]
+    lines += [f"before the first step, {label}, once, with noise" for label in released_before]
     scores = [each for each in mechanism["releases"] if "account" in each]
     return lines + [f"{each['what']} on the {each['account']} account, with noise" for each in scores]
 
@@ -142,9 +144,11 @@ def _sums(queries: list[Json], thing: str, sigma: float) -> list[str]:
     lines = [
         f"one release of sums over all records, with Gaussian noise: noise multiplier {sigma:.6g} for all together"
     ]
-    for each in queries:
-        at_most = math.sqrt(each["quarters"] / 4.0)
-        lines.append(f"{_asked(each)}: a {thing}'s record adds at most {at_most:.4g}, share {each['share']:.4g} of μ²")
+    for query in queries:
+        at_most = math.sqrt(query["quarters"] / 4.0)
+        lines.append(
+            f"{_asked(query)}: a {thing}'s record adds at most {at_most:.4g}, share {query['share']:.4g} of μ²"
+        )
     return lines
 
 
@@ -154,11 +158,11 @@ def _asked(query: Json) -> str:
 
 def _released(body: Json) -> list[str]:
     study = body.get("study")
-    found = _of_one(body["released"], f"the model's weights, SHA-256 {body['model_sha256']}")
+    lines = _of_one(body["released"], f"the model's weights, SHA-256 {body['model_sha256']}")
     for run in study["runs"] if study is not None else ():
-        found += [f"trial {run['job']}: {each}" for each in _of_one(run["released"], "its weights")]
-    found += _answers(body)
-    return found or ["nothing: no weights and no scores"]
+        lines += [f"trial {run['job']}: {each}" for each in _of_one(run["released"], "its weights")]
+    lines += _answers(body)
+    return lines or ["nothing: no weights and no scores"]
 
 
 def _answers(body: Json) -> list[str]:
@@ -168,15 +172,15 @@ def _answers(body: Json) -> list[str]:
         return [f"synthetic rows drawn from {tables} noisy two-way tables, SHA-256 {body['rows_sha256']}"]
     if not body["released"].get("answers"):
         return []
-    asked = "; ".join(map(_asked, body["mechanism"]["statistics"]["queries"]))
-    return [f"answers of one noisy release ({asked}), SHA-256 {body['answers_sha256']}"]
+    questions = "; ".join(map(_asked, body["mechanism"]["statistics"]["queries"]))
+    return [f"answers of one noisy release ({questions}), SHA-256 {body['answers_sha256']}"]
 
 
 def _of_one(released: Json, weights: str) -> list[str]:
-    found = [weights] if released["weights"] else []
-    for each in released["metrics"]:
-        found.append(f"{each['name']} on the {each['on']} part after step {each['step']}, {_noise(each)}")
-    return found
+    lines = [weights] if released["weights"] else []
+    for metric in released["metrics"]:
+        lines.append(f"{metric['name']} on the {metric['on']} part after step {metric['step']}, {_noise(metric)}")
+    return lines
 
 
 def _noise(number: Json) -> str:
@@ -244,19 +248,21 @@ def declared(body: Json) -> tuple[int, int]:
     """
     study = body.get("study")
     mechanisms = [body["mechanism"]] if study is None else [run["mechanism"] for run in study["runs"]]
-    train = held = 0
-    for each in mechanisms:
-        training = each["training"]
+    train = holdout = 0
+    for mechanism in mechanisms:
+        training = mechanism["training"]
         units = training["expected_batch_size"] / training["sample_rate"] * (training.get("cycle") or 1)
         train = max(train, round(units))
-        held = max([held, *(int(release.get("records") or 0) for release in each["releases"] if "account" in release)])
-    return train, held
+        holdout = max(
+            [holdout, *(int(release.get("records") or 0) for release in mechanism["releases"] if "account" in release)]
+        )
+    return train, holdout
 
 
 def declared_in_words(body: Json) -> str:
     """How many units the owner declared in what was read."""
-    train, held = declared(body)
-    return f"{train:,} to train on" + (f", {held:,} held out for scores" if held else "")
+    train, holdout = declared(body)
+    return f"{train:,} to train on" + (f", {holdout:,} held out for scores" if holdout else "")
 
 
 def blocks_in_words(body: Json) -> list[str]:
@@ -280,17 +286,17 @@ def _numerics(body: Json) -> list[str]:
     """Of a study those of its trials, each once."""
     study = body.get("study")
     reports = [body.get("numerics")] if study is None else [run.get("numerics") for run in study["runs"]]
-    said = [
+    lines = [
         f"passes in {each['passes']}, sums in {each['sums']}; rounding is paid for: the noise is larger by "
         f"{each['sensitivity_slack'] - 1.0:.1g} of itself"
         for each in reports
         if each is not None
     ]
-    if not said:
+    if not lines:
         return ["this certificate does not say in which numbers it was computed"]
     return [
         "noise: a Gaussian over the reals, the sum correctly rounded to a grid; keys are secret and used once",
-        *dict.fromkeys(said),
+        *dict.fromkeys(lines),
     ]
 
 
@@ -305,18 +311,22 @@ def _reading(body: Json) -> list[str]:
         f"wrongly, finds at most {percent(rate)} of those who took part"
         for alpha, rate in loss.attacks.items()
     ]
-    others = ", ".join(
+    readers = ", ".join(
         f"{'unknown' if value is None else rounded_up(value)} at {delta:g}" for delta, value in loss.epsilons.items()
     )
-    return [*lines, f"ε at other δ: {others}"] if lines else []
+    return [*lines, f"ε at other δ: {readers}"] if lines else []
 
 
 def _environment(body: Json) -> list[str]:
     """The signed release and workers; of a certificate before version 3 the release alone."""
     lines = [f"release {body['code_version']}"]
-    for each in body.get("environment", ()):
-        hashes = [f"{what} {each[name]}" for what, name in (("code", "code"), ("packages", "packages")) if name in each]
-        lines.append(", ".join([each["device"], f"torch {each['torch']}", *hashes]))
+    for environment in body.get("environment", ()):
+        hashes = [
+            f"{label} {environment[name]}"
+            for label, name in (("code", "code"), ("packages", "packages"))
+            if name in environment
+        ]
+        lines.append(", ".join([environment["device"], f"torch {environment['torch']}", *hashes]))
     return lines
 
 

@@ -24,5 +24,5 @@ def extension(name: str) -> Any:
     Raises:
         ImportError: it is installed, but a library that it needs is not.
     """
-    found = next(iter(entry_points(group=GROUP, name=name)), None)
-    return None if found is None else found.load()
+    entry_point = next(iter(entry_points(group=GROUP, name=name)), None)
+    return None if entry_point is None else entry_point.load()

@@ -40,47 +40,47 @@ def export_graph(module: Any, example: Any, path: str | Path) -> Path:
     except ModuleNotFoundError as error:
         raise MissingPackage("export_graph", "torch", "scrimp-client[graph]") from error
     repeats = -(-_ROWS // len(example))
-    given = torch.cat([example.detach()] * repeats)[:_ROWS].contiguous()
+    batch = torch.cat([example.detach()] * repeats)[:_ROWS].contiguous()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch itself: of its classes, and of weights that an nn.GRU lists
-            exported = torch.export.export(module, (given,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
+            exported = torch.export.export(module, (batch,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
             table = torch.export.default_decompositions()
             plain = exported.run_decompositions(
                 {each: rule for each, rule in table.items() if each.__name__ in _DECOMPOSED}
             )
     except Exception as error:  # the module's own code may raise anything
         raise ValueError(f"torch.export cannot follow this module: {type(error).__name__}: {error}") from error
-    whole = io.BytesIO()
-    torch.export.save(plain, whole)
+    full_file = io.BytesIO()
+    torch.export.save(plain, full_file)
     path = Path(path)
-    path.write_bytes(_reduced(whole))
+    path.write_bytes(_reduced(full_file))
     return path
 
 
-def _reduced(whole: io.BytesIO) -> bytes:
+def _reduced(full_file: io.BytesIO) -> bytes:
     """The archive with the graph and the raw tensors alone.
 
     Raises:
         ValueError: the graph has a number where the records' is to be.
     """
-    made = io.BytesIO()
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as target:
-        for each in source.infolist():
-            name = each.filename.partition("/")[2]
+    reduced = io.BytesIO()
+    with zipfile.ZipFile(full_file) as source, zipfile.ZipFile(reduced, "w", zipfile.ZIP_STORED) as target:
+        for member in source.infolist():
+            name = member.filename.partition("/")[2]
             if name in _SMALL or name.startswith(_KEPT):
-                content = source.read(each)
+                content = source.read(member)
                 content = _without_traces(content) if name == "models/model.json" else content
                 target.writestr(zipfile.ZipInfo(f"graph/{name}"), content)
-    return made.getvalue()
+    return reduced.getvalue()
 
 
 def _without_traces(content: bytes) -> bytes:
     """The graph's document without what tells of the machine: each node's stack, and the calls of modules."""
     document = json.loads(content)
     module = document["graph_module"]
-    given = [each["user_input"]["arg"] for each in module["signature"]["input_specs"] if "user_input" in each]
-    for name in (each["as_tensor"]["name"] for each in given if "as_tensor" in each):
+    names = [each["user_input"]["arg"] for each in module["signature"]["input_specs"] if "user_input" in each]
+    for name in (each["as_tensor"]["name"] for each in names if "as_tensor" in each):
         size = module["graph"]["tensor_values"][name]["sizes"][0]
         if "as_int" in size or size["as_expr"]["expr_str"].startswith("Integer("):
             raise ValueError(

@@ -23,8 +23,8 @@ def telling(spec: Mapping[str, Any]) -> str:
     """
     epsilon = (spec.get("privacy") or {}).get("target_epsilon")
     kind = (spec.get("model") or {}).get("kind")
-    where = spec["dataset"] if kind is None else f"{kind} on {spec['dataset']}"
-    return where + ("" if epsilon is None else f", ε = {epsilon:g}")
+    place = spec["dataset"] if kind is None else f"{kind} on {spec['dataset']}"
+    return place + ("" if epsilon is None else f", ε = {epsilon:g}")
 
 
 def unused(jobs: Jobs, name: str) -> str:
@@ -33,5 +33,5 @@ def unused(jobs: Jobs, name: str) -> str:
     taken = {each.name for each in jobs(q=base)}
     if base not in taken and name == base:
         return base
-    numbers = [int(found[1]) for each in taken if each.startswith(base) and (found := NUMBER.search(each))]
+    numbers = [int(match[1]) for each in taken if each.startswith(base) and (match := NUMBER.search(each))]
     return f"{base} #{max([1, *numbers]) + 1}"

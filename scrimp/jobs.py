@@ -83,13 +83,13 @@ class Jobs:
         """The id of a job; raises as `get`."""
         if name_or_id.startswith("job_"):
             return name_or_id
-        found = [each.id for each in self(q=name_or_id) if each.name == name_or_id]
-        if len(found) > 1:
-            raise ScrimpError(f"{len(found)} jobs are called {name_or_id!r}; give an id: {', '.join(found[:5])}")
-        if not found:
+        ids = [each.id for each in self(q=name_or_id) if each.name == name_or_id]
+        if len(ids) > 1:
+            raise ScrimpError(f"{len(ids)} jobs are called {name_or_id!r}; give an id: {', '.join(ids[:5])}")
+        if not ids:
             detail = f"there is no job {name_or_id!r}, or this key may not see it"
             raise NotFound({"type": "/problems/not-found", "status": 404, "title": "Not found", "detail": detail})
-        return found[0]
+        return ids[0]
 
 
 class JobHandle:
@@ -202,10 +202,10 @@ class JobHandle:
         Raises:
             ScrimpError: the key did not sign it.
         """
-        found = self._client.certificate(self.id)
-        if public_key is not None and not is_authentic(found.model_dump(mode="json"), public_key):
+        certified = self._client.certificate(self.id)
+        if public_key is not None and not is_authentic(certified.model_dump(mode="json"), public_key):
             raise ScrimpError(f"the certificate of {self.id} is not signed by the key {public_key}")
-        return found
+        return certified
 
     def fetch(self, to: str | Path = ".") -> list[Path]:
         """Downloads the job's files into a folder, which is made; each is checked against its SHA-256."""
@@ -227,8 +227,8 @@ class JobHandle:
         """
         if hasattr(records, "to_dict"):
             rows = RecordFile.of_frame(records)
-            given = rows.records(self._client.features_of(self.id))
-            return list(answered(self._client, self.id, given, top, timeout_s, rows))
+            rows_sent = rows.records(self._client.features_of(self.id))
+            return list(answered(self._client, self.id, rows_sent, top, timeout_s, rows))
         return list(answered(self._client, self.id, list(records), top, timeout_s))
 
     def predict_file(
@@ -257,11 +257,11 @@ class JobHandle:
         if to is not None:
             require_writable(Path(to))
         rows = RecordFile.read(Path(file))
-        kept, given = rows.kept(keep), rows.records(self._client.features_of(self.id), decimal=decimal)
-        found = joined(kept, list(answered(self._client, self.id, given, 10, timeout_s, rows)))
+        columns, records = rows.kept(keep), rows.records(self._client.features_of(self.id), decimal=decimal)
+        answers = joined(columns, list(answered(self._client, self.id, records, 10, timeout_s, rows)))
         if to is not None:
-            write(Path(to), found)
-        return found
+            write(Path(to), answers)
+        return answers
 
     def cancel(self) -> JobHandle:
         """Stops the job. What was started stays charged; the rest returns to the budget."""

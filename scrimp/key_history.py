@@ -164,12 +164,14 @@ def opened(envelope: Json, root: str, least: int = 0) -> History:
         if envelope["payloadType"] != PAYLOAD_TYPE or document["version"] != 1:
             raise NotProven("this is not a history of signing keys that this version reads")
         keys = tuple(Period.of(each) for each in document["keys"])
-        found = History(int(document["number"]), time_of(document["signed_at"]), keys)
+        history = History(int(document["number"]), time_of(document["signed_at"]), keys)
     except (KeyError, TypeError, AttributeError) as error:
         raise NotProven(f"this is not a history of signing keys: {error!r}") from None
-    if found.number < least:
-        raise NotProven(f"this is history {found.number}, older than {least}, which you know: it may lack a revocation")
-    return found
+    if history.number < least:
+        raise NotProven(
+            f"this is history {history.number}, older than {least}, which you know: it may lack a revocation"
+        )
+    return history
 
 
 def key_of(document: Json, history: History) -> str:
@@ -179,14 +181,14 @@ def key_of(document: Json, history: History) -> str:
         NotProven: the history has no such key.
     """
     if "payloadType" not in document:
-        named = str(document["public_key"])
-        if history.of_key(named) is None:
+        public_key = str(document["public_key"])
+        if history.of_key(public_key) is None:
             raise NotProven("the root never named the key that signed this")
-        return named
+        return public_key
     hints = {each.get("keyid") for each in document["signatures"]}
-    for each in history.keys:
-        if hashlib.sha256(base64.b64decode(each.public_key)).hexdigest() in hints:
-            return each.public_key
+    for key in history.keys:
+        if hashlib.sha256(base64.b64decode(key.public_key)).hexdigest() in hints:
+            return key.public_key
     raise NotProven("the root never named the key that signed this")
 
 
@@ -302,17 +304,17 @@ def _unseen(period: Period, seen: Sequence[int | None]) -> str | None:
 
 def _ledgers(body: Json) -> Iterator[Covered]:
     ledgers = body["ledger"] if isinstance(body["ledger"], list) else [body["ledger"]]
-    for each in ledgers:
-        own = each.get("checkpoint")
-        origin = f"{LOG}/{each.get('dataset', body['dataset']['id'])}"
-        yield Covered(origin, int(each["entry_seq"]), None if own is None else Note.parse(own))
+    for ledger in ledgers:
+        checkpoint = ledger.get("checkpoint")
+        origin = f"{LOG}/{ledger.get('dataset', body['dataset']['id'])}"
+        yield Covered(origin, int(ledger["entry_seq"]), None if checkpoint is None else Note.parse(checkpoint))
 
 
 def _seen_at(ledger: Covered, witnesses: Sequence[Key], notes: Sequence[Note]) -> int | None:
     """When a witness first cosigned a checkpoint of a ledger, in seconds since 1970."""
-    known = [each for each in (ledger.own, *notes) if each is not None and each.origin == ledger.origin]
-    whole = [each for each in known if each.size >= ledger.entries]
-    times = [note.signed_by(witness) for note in whole for witness in witnesses]
+    of_origin = [each for each in (ledger.own, *notes) if each is not None and each.origin == ledger.origin]
+    complete = [each for each in of_origin if each.size >= ledger.entries]
+    times = [note.signed_by(witness) for note in complete for witness in witnesses]
     return min((each for each in times if each is not None), default=None)
 
 
@@ -323,10 +325,10 @@ def text_of(at: datetime) -> str:
 
 def time_of(text: str) -> datetime:
     """A time with its zone. Raises ValueError."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         raise ValueError(f"this time has no zone: {text}")
-    return found
+    return moment
 
 
 def _encoded(payload: bytes) -> bytes:

@@ -51,7 +51,7 @@ def tensors(content: bytes) -> dict[str, Floats]:
         size = int.from_bytes(content[:8], "little")
         header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
         header.pop("__metadata__", None)
-        return {name: _tensor(body, **said) for name, said in header.items()}
+        return {name: _tensor(body, **span) for name, span in header.items()}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise NoTensorsError("these bytes are no safetensors file") from None
 
@@ -86,7 +86,7 @@ class Model:
         return np.array([-half, half])
 
     def _outputs(self, record: Any, at: int) -> Floats:
-        (weight, bias), *others = self.layers
+        (weight, bias), *rest_layers = self.layers
         if self._words is not None:
             sums = np.zeros(len(weight))
             for bucket, value in _hashed(_text(record, at), self._words):
@@ -96,7 +96,7 @@ class Model:
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = weight @ (x * self.scale)
         sums = sums + bias
-        for weight, bias in others:
+        for weight, bias in rest_layers:
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = weight @ (np.tanh(sums) if self.activation == "tanh" else np.maximum(sums, 0.0)) + bias
         return sums
@@ -146,8 +146,8 @@ class Model:
     def _words(self) -> Mapping[str, Any] | None:
         """How texts are hashed; None if records are numbers."""
         extractor, features = self.card.get("extractor"), self.card["features"]
-        found: Mapping[str, Any] | None = extractor["words"] if extractor is not None else None
-        return features if found is None and features["kind"] == "hashed_text" else found
+        words: Mapping[str, Any] | None = extractor["words"] if extractor is not None else None
+        return features if words is None and features["kind"] == "hashed_text" else words
 
 
 def answer_logit(score: float, ratios: Floats) -> float:
@@ -216,9 +216,9 @@ def _number(cell: Any, place: int, names: list[str] | None, at: int) -> float:
     if isinstance(plain, int | float) and not isinstance(plain, bool) and abs(plain) < LARGEST:
         return float(plain)
     column = f"cell {place}" if names is None else f"column {names[place]!r}"
-    where = place if names is None else names[place]
+    name = place if names is None else names[place]
     raise ValueError(
-        f"records/{at}/{where}: {column} must be a number, finite in single precision, and is {shown(cell)}"
+        f"records/{at}/{name}: {column} must be a number, finite in single precision, and is {shown(cell)}"
     )
 
 

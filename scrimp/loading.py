@@ -93,10 +93,10 @@ def _checked_files(folder: Path, card: dict[str, Any]) -> bytes:
     content = b""
     for name, sha256 in (card.get("files") or {weights: None}).items():
         path = folder / name
-        found = path.read_bytes() if path.is_file() else None
-        if found is None or (sha256 is not None and hashlib.sha256(found).hexdigest() != sha256):
+        file_bytes = path.read_bytes() if path.is_file() else None
+        if file_bytes is None or (sha256 is not None and hashlib.sha256(file_bytes).hexdigest() != sha256):
             raise UnreadableModelError(f"a file in {folder} differs from its card: fetch the model again")
-        content = found if name == weights else content
+        content = file_bytes if name == weights else content
     return content
 
 
@@ -126,10 +126,10 @@ def _by_the_worker(folder: Path, card: dict[str, Any], weights: bytes, root: Pat
         load = extension("load_model")
         if load is None:
             raise MissingPackage(f"a model of kind {card['kind']!r}", "the worker's code", "scrimp[worker]")
-        found: LoadedModel = load(folder, card, weights, root)
+        model: LoadedModel = load(folder, card, weights, root)
     except ModuleNotFoundError as error:
         extra = NEEDED.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
         raise MissingPackage("load_model", str(error.name), f"scrimp[{extra}]") from error
-    return found
+    return model

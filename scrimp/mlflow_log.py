@@ -50,16 +50,16 @@ def log_job(job: JobHandle, experiment: str | None, tracking_uri: str | None, fi
         tracking.log_batch(run_id, metrics=metrics[at : at + AT_ONCE])
     with tempfile.TemporaryDirectory() as folder:
         (path := Path(folder) / "certificate.json").write_text(json.dumps(certificate, indent=2, ensure_ascii=False))
-        for each in [path, *(job.fetch(Path(folder) / "model") if files else ())]:
-            tracking.log_artifact(run_id, str(each), None if each is path else "model")
+        for file in [path, *(job.fetch(Path(folder) / "model") if files else ())]:
+            tracking.log_artifact(run_id, str(file), None if file is path else "model")
     tracking.set_terminated(run_id, "FINISHED" if job.status == "succeeded" else "FAILED")
     return run_id
 
 
 def _experiment(tracking: Any, name: str | None) -> str:
     """The id of an experiment of this name, which is made if there is none; None: MLflow's default."""
-    found = tracking.get_experiment_by_name(name or "Default")
-    return str(found.experiment_id if found is not None else tracking.create_experiment(name or "Default"))
+    experiment = tracking.get_experiment_by_name(name or "Default")
+    return str(experiment.experiment_id if experiment is not None else tracking.create_experiment(name or "Default"))
 
 
 def _numbers(job: JobHandle) -> Iterator[tuple[str, float, int]]:
@@ -72,8 +72,8 @@ def _numbers(job: JobHandle) -> Iterator[tuple[str, float, int]]:
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, each in value.items():
-        if isinstance(each, Mapping) and each:
-            yield from _flat(each, f"{prefix}{name}.")
-        elif each is not None:
-            yield prefix + name, each if isinstance(each, str) else json.dumps(each, ensure_ascii=False)
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from _flat(item, f"{prefix}{name}.")
+        elif item is not None:
+            yield prefix + name, item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)

@@ -54,7 +54,7 @@ def onnx_of(model: LoadedModel) -> bytes:
         _value(graph, scores, card["task"].get("range"))
         outputs = {"value": (types.FLOAT, ["n"])}
     info = onnx.helper.make_tensor_value_info
-    made = onnx.helper.make_graph(
+    onnx_graph = onnx.helper.make_graph(
         graph.nodes,
         "scrimp",
         [info("features", types.FLOAT, ["n", model.layers[0][0].shape[1]])],
@@ -62,11 +62,11 @@ def onnx_of(model: LoadedModel) -> bytes:
         graph.tensors,
     )
     opset = [onnx.helper.make_opsetid("", OPSET)]
-    found = onnx.helper.make_model(made, opset_imports=opset, producer_name="scrimp", ir_version=IR)
+    onnx_model = onnx.helper.make_model(onnx_graph, opset_imports=opset, producer_name="scrimp", ir_version=IR)
     plain = {name: value for name, value in card.items() if name not in ("usage", "files")}
-    onnx.helper.set_model_props(found, {"card": json.dumps(plain, ensure_ascii=False)})
-    onnx.checker.check_model(found)
-    content: bytes = found.SerializeToString()
+    onnx.helper.set_model_props(onnx_model, {"card": json.dumps(plain, ensure_ascii=False)})
+    onnx.checker.check_model(onnx_model)
+    content: bytes = onnx_model.SerializeToString()
     return content
 
 

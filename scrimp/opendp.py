@@ -59,6 +59,6 @@ def claim_of(measurement: Measurement, *, records_per_unit: int = 1) -> dict[str
 charge = OfMeasurement[Measurement]("OpenDP", claim_of)
 
 
-def _name(of: Any) -> str:
+def _name(measurement: Any) -> str:
     """The name of a metric or measure, without its arguments."""
-    return str(of).partition("(")[0]
+    return str(measurement).partition("(")[0]

@@ -76,8 +76,8 @@ class Losses:
         losses, above, other = self._sums()
         at = np.searchsorted(losses, np.asarray(epsilons), side="right")
         scale = np.exp(epsilons)
-        found = self.infinite + above[at] - scale * other[at] + ROUNDING * (above[at] + scale * other[at])
-        return [min(1.0, max(0.0, each)) for each in found.tolist()]
+        bounds = self.infinite + above[at] - scale * other[at] + ROUNDING * (above[at] + scale * other[at])
+        return [min(1.0, max(0.0, each)) for each in bounds.tolist()]
 
     def epsilons(self, deltas: Sequence[float]) -> list[float]:
         """The smallest ε ≥ 0 of each δ, rounded up: between two points of the grid δ(ε) = p_∞ + A − e^ε B, where A and
@@ -93,14 +93,14 @@ class Losses:
         if self.infinite >= delta:
             return math.inf
         at = int((curve <= delta).argmax())
-        found = float(points[at])
+        point = float(points[at])
         if at > 0 and other[at - 1] > 0.0 and self.infinite + above[at - 1] > delta:
             inner = math.log((self.infinite + above[at - 1] - delta) / other[at - 1])
-            found = min(found, max(inner, float(points[at - 1])))
-        step = 1e-10 * max(1.0, found)
-        while self.delta(found) > delta:  # the sums' rounding
-            found, step = found + step, 2.0 * step
-        return found
+            point = min(point, max(inner, float(points[at - 1])))
+        step = 1e-10 * max(1.0, point)
+        while self.delta(point) > delta:  # the sums' rounding
+            point, step = point + step, 2.0 * step
+        return point
 
     def _sums(self) -> tuple[Floats, Floats, Floats]:
         """The positive losses, and for each the masses from it on, as they are and times e^−loss; at the end 0."""
@@ -325,16 +325,16 @@ def _connected(grid: float, first: int, p: Floats, q: Floats, tail: float) -> Lo
     return _cut(Losses(grid, first, masses, float(p[-1])), tail)
 
 
-def _cut(found: Losses, tail: float) -> Losses:
+def _cut(uncut: Losses, tail: float) -> Losses:
     """Without tails of this mass: the upper one becomes infinite, the lower one moves up."""
     import numpy as np
 
-    low = int(np.searchsorted(np.cumsum(found.masses), tail))
-    high = len(found.masses) - int(np.searchsorted(np.cumsum(found.masses[::-1]), tail))
+    low = int(np.searchsorted(np.cumsum(uncut.masses), tail))
+    high = len(uncut.masses) - int(np.searchsorted(np.cumsum(uncut.masses[::-1]), tail))
     low = min(low, high - 1)
-    masses = found.masses[low:high].copy()
-    masses[0] += found.masses[:low].sum()
-    return Losses(found.grid, found.first + low, masses, found.infinite + float(found.masses[high:].sum()))
+    masses = uncut.masses[low:high].copy()
+    masses[0] += uncut.masses[:low].sum()
+    return Losses(uncut.grid, uncut.first + low, masses, uncut.infinite + float(uncut.masses[high:].sum()))
 
 
 def _mixed(one: Losses, other: Losses, share: float) -> Losses:
@@ -343,8 +343,8 @@ def _mixed(one: Losses, other: Losses, share: float) -> Losses:
 
     first = min(one.first, other.first)
     masses = np.zeros(max(each.first + len(each.masses) for each in (one, other)) - first)
-    for each, weight in ((one, share), (other, 1.0 - share)):
-        masses[each.first - first : each.first - first + len(each.masses)] += weight * each.masses
+    for component, weight in ((one, share), (other, 1.0 - share)):
+        masses[component.first - first : component.first - first + len(component.masses)] += weight * component.masses
     return Losses(one.grid, first, masses, share * one.infinite + (1.0 - share) * other.infinite)
 
 
@@ -374,8 +374,8 @@ def _smallest(delta_of: Any, delta: float) -> float:
 def _of_curve(epsilons: Sequence[float], deltas: Sequence[float], alpha: float) -> float:
     """min over ε of e^ε α + δ and 1 − e^−ε (1 − δ − α): any point of the curve gives two bounds."""
     bounds = [1.0]
-    for each, delta in zip(epsilons, deltas, strict=True):
-        bounds += [math.exp(each) * alpha + delta, 1.0 - math.exp(-each) * (1.0 - delta - alpha)]
+    for epsilon_at, delta in zip(epsilons, deltas, strict=True):
+        bounds += [math.exp(epsilon_at) * alpha + delta, 1.0 - math.exp(-epsilon_at) * (1.0 - delta - alpha)]
     return min(bounds)
 
 

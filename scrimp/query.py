@@ -68,13 +68,15 @@ class StatisticsQuery:
         self, column: str, *, edges: Sequence[float] | None = None, bins: int | None = None, weight: float = 1.0
     ) -> StatisticsQuery:
         """How many records each value or bin of a column has."""
-        more = {name: value for name, value in (("edges", edges and list(edges)), ("bins", bins)) if value is not None}
-        return self._with({"kind": "histogram", "column": column, "weight": weight, **more})
+        members = {
+            name: value for name, value in (("edges", edges and list(edges)), ("bins", bins)) if value is not None
+        }
+        return self._with({"kind": "histogram", "column": column, "weight": weight, **members})
 
     def contingency(self, first: str, second: str, *, bins: int | None = None, weight: float = 1.0) -> StatisticsQuery:
         """How many records each pair of values or bins has. `bins`: of numbers without declared bins."""
-        more = {} if bins is None else {"bins": bins}
-        return self._with({"kind": "contingency", "columns": [first, second], "weight": weight, **more})
+        members = {} if bins is None else {"bins": bins}
+        return self._with({"kind": "contingency", "columns": [first, second], "weight": weight, **members})
 
     def mean(self, *columns: str, weight: float = 1.0) -> StatisticsQuery:
         """The mean of each column."""
@@ -100,15 +102,15 @@ class StatisticsQuery:
         self, column: str, *, one_of: Sequence[int | str] | None = None, between: Sequence[float | str] | None = None
     ) -> StatisticsQuery:
         """Keeps the records whose cell is one of these values, or within [lowest, highest]."""
-        chosen = {"in": one_of and list(one_of), "between": between and list(between)}
-        kept = {"column": column} | {name: value for name, value in chosen.items() if value is not None}
-        return replace(self, filters=(*self.filters, kept))
+        conditions = {"in": one_of and list(one_of), "between": between and list(between)}
+        filter_body = {"column": column} | {name: value for name, value in conditions.items() if value is not None}
+        return replace(self, filters=(*self.filters, filter_body))
 
     def spec(self, epsilon: float, **members: Any) -> dict[str, Any]:
         """The JobSpec. `members`: further ones, such as `name` or `blocks`."""
         filters = {"where": list(self.filters)} if self.filters else {}
-        asked = {"kind": "statistics", "dataset": self.dataset, "queries": list(self.queries), **filters}
-        return asked | {"privacy": {"target_epsilon": epsilon}} | members
+        body = {"kind": "statistics", "dataset": self.dataset, "queries": list(self.queries), **filters}
+        return body | {"privacy": {"target_epsilon": epsilon}} | members
 
     def quote(self, epsilon: float, **members: Any) -> Quote:
         """What the job would cost, with about the standard error of each query (`scores`). It is free."""
@@ -122,10 +124,10 @@ class StatisticsQuery:
         """
         job = self.client.wait_for(self.client.submit(self.spec(epsilon, **members)), timeout_s)
         with tempfile.TemporaryDirectory() as folder:
-            found = json.loads(self.client.download(job.id, FILE, Path(folder) / FILE).read_text(encoding="utf-8"))
+            answers = json.loads(self.client.download(job.id, FILE, Path(folder) / FILE).read_text(encoding="utf-8"))
         return Rows(
             StatisticsAnswer.model_validate({"query": number, "kind": query["query"]["kind"], **each})
-            for number, query in enumerate(found["queries"])
+            for number, query in enumerate(answers["queries"])
             for each in query["answers"]
         )
 

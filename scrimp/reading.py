@@ -16,12 +16,12 @@ PATIENCE = 60  # polls without an answer: the service may be restarted, and goes
 Progress = Callable[[int, int], object]
 
 
-def wait_until_read(client: Wire, found: RegisteredDataset, progress: Progress | None) -> RegisteredDataset:
+def wait_until_read(client: Wire, dataset: RegisteredDataset, progress: Progress | None) -> RegisteredDataset:
     """Follows the data set's events until it is ready; returns it as a registration answers. Where there is no stream,
     it polls.
 
     Args:
-        found: the answer to the registration.
+        dataset: the answer to the registration.
         progress: called with the bytes that are read and those of the whole file.
 
     Raises:
@@ -30,27 +30,27 @@ def wait_until_read(client: Wire, found: RegisteredDataset, progress: Progress |
         ServiceUnreachable: the service does not answer for a minute. It goes on reading once it runs again.
     """
     polls = silent = 0
-    while found.state == "reading":
-        if progress is not None and found.reading is not None:
-            progress(found.reading.bytes_read, found.reading.bytes)
-        if polls < len(POLLS_S) - 1 or not _followed(client, found.id, progress):
+    while dataset.state == "reading":
+        if progress is not None and dataset.reading is not None:
+            progress(dataset.reading.bytes_read, dataset.reading.bytes)
+        if polls < len(POLLS_S) - 1 or not _followed(client, dataset.id, progress):
             time.sleep(POLLS_S[min(polls, len(POLLS_S) - 1)])
         polls += 1
         try:
-            found = RegisteredDataset.model_validate(client.json("GET", f"/v1/datasets/{found.id}"))
+            dataset = RegisteredDataset.model_validate(client.json("GET", f"/v1/datasets/{dataset.id}"))
             silent = 0
         except ServiceUnreachable:
             silent += 1
             if silent == PATIENCE:
                 raise
-    told = found.reading
-    if told is None:
-        return found
-    if told.problem is not None:
-        raise error_of(told.problem)
+    reading = dataset.reading
+    if reading is None:
+        return dataset
+    if reading.problem is not None:
+        raise error_of(reading.problem)
     if progress is not None:
-        progress(told.bytes, told.bytes)
-    return found.model_copy(update={"read": told.read, "warnings": told.warnings or []})
+        progress(reading.bytes, reading.bytes)
+    return dataset.model_copy(update={"read": reading.read, "warnings": reading.warnings or []})
 
 
 def _followed(client: Wire, dataset_id: str, progress: Progress | None) -> bool:
@@ -59,7 +59,7 @@ def _followed(client: Wire, dataset_id: str, progress: Progress | None) -> bool:
         for kind, data in client.server_sent(f"/v1/datasets/{in_path(dataset_id)}/events"):
             if kind == "end":
                 return True
-            told = ReadingProgress.model_validate_json(data).reading
-            if progress is not None and told is not None:
-                progress(told.bytes_read, told.bytes)
+            reading = ReadingProgress.model_validate_json(data).reading
+            if progress is not None and reading is not None:
+                progress(reading.bytes_read, reading.bytes)
     return False

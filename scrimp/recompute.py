@@ -201,17 +201,18 @@ def check_profile(body: Json) -> list[str]:
             (f"ε at δ = {delta:g}", printed[delta], max(each)) for delta, each in zip(printed, values, strict=False)
         ]
         for alpha, rate in rates.items():
-            found = max((curve.attack([alpha])[alpha] for curve in curves), default=alpha)
-            pairs.append((f"attack at {alpha:g}", rate, found))
-        found = max((curve.deltas([0.0])[0] for curve in curves), default=0.0)
-        pairs.append(("advantage", profile["advantage"], found))
+            attack = max((curve.attack([alpha])[alpha] for curve in curves), default=alpha)
+            pairs.append((f"attack at {alpha:g}", rate, attack))
+        attack = max((curve.deltas([0.0])[0] for curve in curves), default=0.0)
+        pairs.append(("advantage", profile["advantage"], attack))
     print(
-        "profile    " + "; ".join(f"{name}: {'unknown' if said is None else f'{said:.4g}'}" for name, said, _ in pairs)
+        "profile    "
+        + "; ".join(f"{name}: {'unknown' if stated is None else f'{stated:.4g}'}" for name, stated, _ in pairs)
     )
     return [
-        f"the printed {name} of {said:.6g} is below the mechanism's {found:.6g}"
-        for name, said, found in pairs
-        if said is not None and not said >= found - PROFILE_TOLERANCE * max(1.0, found)
+        f"the printed {name} of {stated:.6g} is below the mechanism's {attack:.6g}"
+        for name, stated, attack in pairs
+        if stated is not None and not stated >= attack - PROFILE_TOLERANCE * max(1.0, attack)
     ]
 
 
@@ -242,11 +243,11 @@ def check_mean(study: Json) -> list[str]:
     """If one mean serves the study, the named trial released it, and no other trial did."""
     if "mean" not in study:  # each trial that centres released its own
         return []
-    named, made = [study["mean"]["run"]], [run["job"] for run in study["runs"] if run["mechanism"].get("mean")]
-    print(f"mean       released once, by {', '.join(named)}, for the whole study")
-    if made == named:
+    mean_runs, makers = [study["mean"]["run"]], [run["job"] for run in study["runs"] if run["mechanism"].get("mean")]
+    print(f"mean       released once, by {', '.join(mean_runs)}, for the whole study")
+    if makers == mean_runs:
         return []
-    return [f"the study's mean is {named[0]}'s alone, but these runs release one: {', '.join(made) or 'none'}"]
+    return [f"the study's mean is {mean_runs[0]}'s alone, but these runs release one: {', '.join(makers) or 'none'}"]
 
 
 def _as_a_job(body: Json, run: Json) -> Json:
@@ -277,9 +278,9 @@ def check_agreement(body: Json) -> list[str]:
         "relation": (body["relation"], mechanism["relation"]),
     }  # fmt: skip
     faults = [
-        f"{name}: {printed} is printed, but the mechanism has {of}"
-        for name, (printed, of) in pairs.items()
-        if printed != of
+        f"{name}: {printed} is printed, but the mechanism has {expected}"
+        for name, (printed, expected) in pairs.items()
+        if printed != expected
     ]
     if body["relation"] != "add_or_remove_one":
         faults.append(f"the relation {body['relation']!r} is not the one computed here")
@@ -299,10 +300,10 @@ def check_truncation(training: Json) -> list[str]:
         return []
     if training["sampling"] != "poisson" or not 0.0 < training["sample_rate"] < 1.0:
         return ["a largest batch is named where batches are no Poisson samples"]
-    least = round(training["expected_batch_size"] / training["sample_rate"])
-    print(f"truncated  at most {cut['largest_batch']} of {cut['records']} units, at least {least}")
-    if cut["records"] < least:
-        return [f"batches are cut of {cut['records']} units, but {least} are declared"]
+    smallest = round(training["expected_batch_size"] / training["sample_rate"])
+    print(f"truncated  at most {cut['largest_batch']} of {cut['records']} units, at least {smallest}")
+    if cut["records"] < smallest:
+        return [f"batches are cut of {cut['records']} units, but {smallest} are declared"]
     return []
 
 
@@ -311,17 +312,21 @@ def check_count(body: Json, training: Json) -> list[str]:
     if training.get("noise"):
         return check_correlated(body, training)
     adaptive = training.get("adaptive")
-    of = body if "gradient_noise_multiplier" in body else {"gradient_noise_multiplier": training["noise_multiplier"]}
-    sigma, own = Fraction(training["noise_multiplier"]), Fraction(of["gradient_noise_multiplier"])
+    source = (
+        body if "gradient_noise_multiplier" in body else {"gradient_noise_multiplier": training["noise_multiplier"]}
+    )
+    sigma, own_sigma = Fraction(training["noise_multiplier"]), Fraction(source["gradient_noise_multiplier"])
     if adaptive is None:
         return (
-            [] if own == sigma else ["the gradient's noise differs from the step's, although nothing else is released"]
+            []
+            if own_sigma == sigma
+            else ["the gradient's noise differs from the step's, although nothing else is released"]
         )
     count = Fraction(adaptive["count_noise_multiplier"])
     print(
-        f"count      noise multipliers {float(own):.6g} (gradient) and {float(count):.6g} (count): {float(sigma):.6g}"
+        f"count      noise multipliers {float(own_sigma):.6g} (gradient) and {float(count):.6g} (count): {float(sigma):.6g}"
     )
-    return [] if 1 / own**2 + 1 / count**2 <= 1 / sigma**2 else ["gradient and count release more than σ says"]
+    return [] if 1 / own_sigma**2 + 1 / count**2 <= 1 / sigma**2 else ["gradient and count release more than σ says"]
 
 
 def check_correlated(body: Json, training: Json) -> list[str]:
@@ -329,10 +334,12 @@ def check_correlated(body: Json, training: Json) -> list[str]:
     b steps."""
     decay, sigma = Fraction(training["noise"]["decay"]), Fraction(training["noise_multiplier"])
     again = decay ** (training.get("cycle") or 1)
-    least = sigma**2 * (1 + again) / ((1 - decay**2) * (1 - again))
-    own = Fraction(body["gradient_noise_multiplier"])
-    print(f"noise      correlated, decay {float(decay):g}: {float(own):.6g}, at least {float(least) ** 0.5:.6g}")
-    faults = [] if own**2 >= least else ["correlated noise has less fresh noise than σ needs"]
+    smallest = sigma**2 * (1 + again) / ((1 - decay**2) * (1 - again))
+    own_sigma = Fraction(body["gradient_noise_multiplier"])
+    print(
+        f"noise      correlated, decay {float(decay):g}: {float(own_sigma):.6g}, at least {float(smallest) ** 0.5:.6g}"
+    )
+    faults = [] if own_sigma**2 >= smallest else ["correlated noise has less fresh noise than σ needs"]
     if training["sampling"] == "poisson" or training.get("adaptive") or training.get("delayed"):
         faults.append("correlated noise has no price with Poisson batches, an adaptive norm or phases")
     return faults
@@ -367,8 +374,8 @@ def expected_tree(mechanism: Json, account: str) -> Json:
     trees = [training_sums()] if account == "train" else []
     first = (mechanism.get(name) for name in ("frequencies", "mean")) if account == "train" else ()
     trees += [sums(1.0, 1.0 / release["noise_mu"], 1) for release in first if release]
-    named = [r for r in mechanism["releases"] if r.get("account", "train") == account]
-    trees += [sums(1.0, 1.0 / r["noise_mu"], r.get("times", 1)) for r in named]
+    releases = [r for r in mechanism["releases"] if r.get("account", "train") == account]
+    trees += [sums(1.0, 1.0 / r["noise_mu"], r.get("times", 1)) for r in releases]
     return {"kind": "composed", "events": trees}
 
 
@@ -419,18 +426,20 @@ def losses(tree: Json, grid: float) -> Any:
     return gaussian(sigma / 2.0, rate).compute_mixture(gaussian(sigma, rate), full)
 
 
-def chance_of_a_full_batch(records: int, most: int, rate: float) -> float:
+def chance_of_a_full_batch(records: int, largest_batch: int, rate: float) -> float:
     """P(Bin(N, q) ≥ B), summed term by term.
 
     >>> round(chance_of_a_full_batch(3, 2, 0.5), 12)
     0.5
     """
-    if most > records:
+    if largest_batch > records:
         return 0.0
-    if most == 0 or not 0.0 < rate < 1.0:  # no sampling: a fault of its own, see check_truncation
+    if largest_batch == 0 or not 0.0 < rate < 1.0:  # no sampling: a fault of its own, see check_truncation
         return 1.0
-    odds, upward = rate / (1.0 - rate), most > rate * records
-    first = most if upward else most - 1  # away from the mean, where the terms fall; below it, the other draws
+    odds, upward = rate / (1.0 - rate), largest_batch > rate * records
+    first = (
+        largest_batch if upward else largest_batch - 1
+    )  # away from the mean, where the terms fall; below it, the other draws
     ways = math.lgamma(records + 1) - math.lgamma(first + 1) - math.lgamma(records - first + 1)
     log_first = ways + first * math.log(rate) + (records - first) * math.log1p(-rate)
     total = term = 1.0  # relative to the first term
@@ -483,8 +492,8 @@ def leaves(tree: Json) -> Counter[Leaf]:
     sigma, rate = _number(tree["event"], "noise_multiplier", 1e-100, 1e100), _number(tree, "sample_rate", 1e-100, 1.0)
     if kind == "poisson_sampled":
         return Counter([Leaf(rate, sigma)])
-    records, most = (_whole(tree, name, LARGEST_RECORDS) for name in ("records", "largest_batch"))
-    return Counter([Leaf(rate, sigma, chance_of_a_full_batch(records, most, rate))])
+    records, largest_batch = (_whole(tree, name, LARGEST_RECORDS) for name in ("records", "largest_batch"))
+    return Counter([Leaf(rate, sigma, chance_of_a_full_batch(records, largest_batch, rate))])
 
 
 def _number(event: Json, name: str, low: float, high: float) -> float:
@@ -540,8 +549,8 @@ def describe(tree: Json) -> str:
     if tree["kind"] == "gaussian":
         return f"Gaussian({tree['noise_multiplier']:.6g})"
     if tree["kind"] == "truncated_sampled":
-        most = f"at most {tree['largest_batch']} of {tree['records']}"
-        return f"Poisson({tree['sample_rate']:.6g}), {most}, of {describe(tree['event'])}"
+        batch_text = f"at most {tree['largest_batch']} of {tree['records']}"
+        return f"Poisson({tree['sample_rate']:.6g}), {batch_text}, of {describe(tree['event'])}"
     return f"Poisson({tree['sample_rate']:.6g}) of {describe(tree['event'])}"
 
 

@@ -183,16 +183,16 @@ def _in_file(fault: Mapping[str, Any], file: RecordFile, start: int) -> dict[str
     return {**fault, "pointer": file.place(start + int(at)), "detail": f"{fault.get('detail', '')}{hint}"}
 
 
-def joined(kept: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def joined(columns: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each row's kept cells before its answer.
 
     Raises:
         UnusableFileError: a kept column has the name of a member of the answer.
     """
-    both = sorted(set(kept[0]) & set(answers[0])) if kept and answers else []
+    both = sorted(set(columns[0]) & set(answers[0])) if columns and answers else []
     if both:
         raise UnusableFileError(f"column `{both[0]}` cannot be kept: the answers have a member of this name")
-    return [{**row, **answer} for row, answer in zip(kept, answers, strict=False)]
+    return [{**row, **answer} for row, answer in zip(columns, answers, strict=False)]
 
 
 def require_writable(path: Path) -> None:

@@ -58,11 +58,11 @@ def record(body: Json, facts: Json) -> dict[str, Any]:
     Raises:
         KeyError, TypeError, ValueError: it is no certificate.
     """
-    said = dict(explained(body))
+    fields = dict(explained(body))
     issued = str(body["issued_at"])[:10]
 
     def text(*sections: str) -> str:
-        return "\n".join(f"- {line}" for section in sections for line in said[section])
+        return "\n".join(f"- {line}" for section in sections for line in fields[section])
 
     return {
         "url_slug": f"{facts['name']}-{facts['curators'][0]}-{issued[:4]}".lower().replace(" ", "-"),
@@ -129,15 +129,15 @@ def as_yaml(value: Json, indent: int = 0) -> str:
         - "e"
     """
     pad, lines = " " * indent, []
-    for name, each in value.items():
-        if isinstance(each, Mapping):
-            lines.append(f"{pad}{name}:\n{as_yaml(each, indent + 2)}")
-        elif isinstance(each, list):
-            lines.append("".join([f"{pad}{name}:\n", *(f"{pad}  - {_scalar(item)}\n" for item in each)]))
-        elif isinstance(each, str) and "\n" in each:
-            lines.append("".join([f"{pad}{name}: |-\n", *(f"{pad}  {line}\n" for line in each.split("\n"))]))
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            lines.append(f"{pad}{name}:\n{as_yaml(item, indent + 2)}")
+        elif isinstance(item, list):
+            lines.append("".join([f"{pad}{name}:\n", *(f"{pad}  - {_scalar(item)}\n" for item in item)]))
+        elif isinstance(item, str) and "\n" in item:
+            lines.append("".join([f"{pad}{name}: |-\n", *(f"{pad}  {line}\n" for line in item.split("\n"))]))
         else:
-            lines.append(f"{pad}{name}: {_scalar(each)}\n")
+            lines.append(f"{pad}{name}: {_scalar(item)}\n")
     return "".join(lines)
 
 

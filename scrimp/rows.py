@@ -32,8 +32,8 @@ class Rows(list[R], Generic[R]):
 
     def _repr_html_(self) -> str:
         rows = list(map(flat, self[:SHOWN]))
-        more = [f"<p>and {len(self) - SHOWN} more</p>"] if len(self) > SHOWN else []
-        return "".join([table(list(dict.fromkeys(name for row in rows for name in row)), rows), *more])
+        footer = [f"<p>and {len(self) - SHOWN} more</p>"] if len(self) > SHOWN else []
+        return "".join([table(list(dict.fromkeys(name for row in rows for name in row)), rows), *footer])
 
 
 class Pages(Iterator[R], Generic[R]):
@@ -63,11 +63,11 @@ def flat(row: BaseModel) -> dict[str, Any]:
 
 
 def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    for name, each in value.items():
-        if isinstance(each, dict) and each:
-            yield from _flat(f"{prefix}{name}.", each)
+    for name, item in value.items():
+        if isinstance(item, dict) and item:
+            yield from _flat(f"{prefix}{name}.", item)
         else:
-            yield prefix + name, each
+            yield prefix + name, item
 
 
 def table(heads: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

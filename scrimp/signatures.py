@@ -37,19 +37,19 @@ def problem_of(document: Mapping[str, Any], public_key: str | None = None, requi
         MissingPackage: `cryptography` is not installed.
         ValueError: an envelope, which has no key of its own, needs `public_key`.
     """
-    known = dict(document)
-    if "payloadType" in known and public_key is None:
+    document_copy = dict(document)
+    if "payloadType" in document_copy and public_key is None:
         raise ValueError("an envelope holds no public key: give the one that you trust, from the service's owner")
     try:
         import cryptography  # noqa: F401 - said here, once, what is missing
     except ImportError:
         raise MissingPackage("checking a signature", "cryptography", "scrimp-client[verify]") from None
     try:
-        if "payloadType" in known:
-            key, statement = _raw(str(public_key)), _statement(known, _raw(str(public_key)))
+        if "payloadType" in document_copy:
+            key, statement = _raw(str(public_key)), _statement(document_copy, _raw(str(public_key)))
             body = None if statement is None else statement["predicate"]
         else:
-            key, body = _raw(str(known["public_key"])), _intact(known, public_key)
+            key, body = _raw(str(document_copy["public_key"])), _intact(document_copy, public_key)
         if body is None:
             return UNSIGNED
         faults = [] if body.get("version") == 1 and required == NOTHING else faults_of(body, key, required)

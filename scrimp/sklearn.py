@@ -98,9 +98,9 @@ class Embedded:
             if "ready in" in (self.home / "serve.out").read_text():
                 return
             time.sleep(POLL_S)
-        said = (self.home / "serve.out").read_text().strip()
+        message = (self.home / "serve.out").read_text().strip()
         self.stop()
-        raise ScrimpError(f"the embedded service does not start: {said[-500:]}")
+        raise ScrimpError(f"the embedded service does not start: {message[-500:]}")
 
 
 class _Private(BaseEstimator):  # type: ignore[misc]
@@ -207,8 +207,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     def _outputs(self, x: Any) -> Any:
         check_is_fitted(self)
-        given = self._scaled(validate_data(self, x, reset=False)).astype(np.float64)
-        return given @ np.atleast_2d(self.coef_).T + self.intercept_
+        scaled = self._scaled(validate_data(self, x, reset=False)).astype(np.float64)
+        return scaled @ np.atleast_2d(self.coef_).T + self.intercept_
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

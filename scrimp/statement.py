@@ -135,7 +135,7 @@ class Statement:
     @property
     def worst(self) -> Stated:
         """The ledger that spent most. One that moved was carried to another: that one spent as much."""
-        return max(self.ledgers, key=lambda each: each.epsilon(each.most_spent))
+        return max(self.ledgers, key=lambda ledger: ledger.epsilon(ledger.most_spent))
 
     @property
     def entries(self) -> int:
@@ -185,19 +185,19 @@ def believed(document: Json, trust: Trust, notes: Sequence[Note] = ()) -> tuple[
     key = next((each for each in trust.keys if first.signed_by(Key(LOG, ED25519, raw[each])) is not None), None)
     if key is None:
         raise NotProven("the key did not sign the checkpoint")
-    found = checked(document, raw[key])
-    signed = None if found.terms is None else time_of(found.terms.signed_at)
-    problem = trust.problem(key, signed, covered(document, found), notes, document.get("terms"))
+    statement = checked(document, raw[key])
+    signed = None if statement.terms is None else time_of(statement.terms.signed_at)
+    problem = trust.problem(key, signed, covered(document, statement), notes, document.get("terms"))
     if problem is not None:
         raise (Doubted if isinstance(problem, Doubt) else NotProven)(problem)
-    return found, key
+    return statement, key
 
 
 def covered(document: Json, stated: Statement) -> list[Covered]:
     """The ledgers of a statement that holds, as a witness must have seen them."""
     return [
-        Covered(f"{LOG}/{each.id}", each.entries, Note.parse(said["checkpoint"]), time_of(each.last))
-        for each, said in zip(stated.ledgers, _ledgers_of(document), strict=True)
+        Covered(f"{LOG}/{each.id}", each.entries, Note.parse(ledger_document["checkpoint"]), time_of(each.last))
+        for each, ledger_document in zip(stated.ledgers, _ledgers_of(document), strict=True)
     ]
 
 
@@ -217,37 +217,37 @@ def _terms_of(document: Json, public_key: bytes) -> Terms:
     statement = json.loads(base64.b64decode(envelope["payload"], validate=True))
     if (envelope["payloadType"], statement["_type"], statement["predicateType"]) != TERMS:
         raise NotProven("the terms are not those of a data set")
-    said = statement["predicate"]
-    if said["version"] != 1:
+    predicate = statement["predicate"]
+    if predicate["version"] != 1:
         raise NotProven("the terms have an unknown version: read them with a newer scrimp")
-    blocks = {str(each["id"]): str(each["label"]) for each in said["blocks"]}
-    name = said["name"]
-    if dataset["id"] != said["dataset"]:  # the statement of one block alone, with the ledger that it moved to
+    blocks = {str(each["id"]): str(each["label"]) for each in predicate["blocks"]}
+    name = predicate["name"]
+    if dataset["id"] != predicate["dataset"]:  # the statement of one block alone, with the ledger that it moved to
         name = f"{name}/{blocks[dataset['id']]}"
         moves = {entry["memo"].get("joined_into") for entry in document["ledgers"][0]["entries"]}
         blocks = {each: label for each, label in blocks.items() if each in {dataset["id"], *moves}}
-    if (dataset["name"], dataset["unit"]) != (name, said["unit"]):
+    if (dataset["name"], dataset["unit"]) != (name, predicate["unit"]):
         raise NotProven("the terms are of another data set")
     if blocks != {each["id"]: each["label"] for each in document["ledgers"]}:
         raise NotProven("the ledgers are not those of the terms")
     first = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
     if any(first[f"ledger {each['id']}"] != each["entries"][0]["hash"] for each in document["ledgers"]):
         raise NotProven("the terms are of other ledgers")
-    return Terms(str(said["signed_at"]), said["governance"], tuple(said["grants"]))
+    return Terms(str(predicate["signed_at"]), predicate["governance"], tuple(predicate["grants"]))
 
 
 def _stated_by(ledger: Json, key: Key) -> Stated:
     """What one ledger's evidence says."""
-    note, of = Note.parse(ledger["checkpoint"]), str(ledger["id"])
+    note, ledger_id = Note.parse(ledger["checkpoint"]), str(ledger["id"])
     entries = [LedgerEntry.model_validate(each) for each in ledger["entries"]]
     if note.signed_by(key) is None:
         raise NotProven("the key did not sign the checkpoint")
-    found = recompute_chain(of, entries)
-    if found.first_bad_entry is not None or not entries:
-        raise NotProven(f"entry {found.first_bad_entry or 1} does not fit into the chain")
-    if note.size != len(entries) or not begins_with(note, of, [each.hash for each in entries]):
+    recomputed = recompute_chain(ledger_id, entries)
+    if recomputed.first_bad_entry is not None or not entries:
+        raise NotProven(f"entry {recomputed.first_bad_entry or 1} does not fit into the chain")
+    if note.size != len(entries) or not begins_with(note, ledger_id, [each.hash for each in entries]):
         raise NotProven("the entries are not those of the checkpoint")
-    return _summed(of, str(ledger["label"]), [each.model_dump(mode="json") for each in entries])
+    return _summed(ledger_id, str(ledger["label"]), [each.model_dump(mode="json") for each in entries])
 
 
 def _check_together(dataset: str, ledgers: list[Stated]) -> None:
@@ -257,10 +257,10 @@ def _check_together(dataset: str, ledgers: list[Stated]) -> None:
     if len({each.id for each in ledgers}) < len(ledgers) or len({each.label for each in ledgers}) < len(ledgers):
         raise NotProven("a block is stated twice")
     by_id = {each.id: each for each in ledgers}
-    for each in ledgers:
-        if each.moved_to in by_id:
-            _check_moved(each, by_id[each.moved_to])
-        elif each.whole_delta is not None and each.moved_to not in (None, RETIRED):
+    for ledger in ledgers:
+        if ledger.moved_to in by_id:
+            _check_moved(ledger, by_id[ledger.moved_to])
+        elif ledger.whole_delta is not None and ledger.moved_to not in (None, RETIRED):
             raise NotProven("a ledger moved to one that is not stated: what was spent since is missing")
     stay = [each for each in ledgers if each.moved_to not in by_id]
     if len({(each.filter, each.order, each.cap_delta, each.whole_delta) for each in stay}) > 1:
@@ -276,10 +276,10 @@ def _require_firsts(ledgers: list[Stated]) -> None:
     What it was charged for the first one is all that was spent there only if both are seen.
     """
     reached = {each.moved_to for each in ledgers}
-    for each in ledgers:
-        if each.whole_delta is not None and each.filter == "rdp" and each.id not in reached:
+    for ledger in ledgers:
+        if ledger.whole_delta is not None and ledger.filter == "rdp" and ledger.id not in reached:
             raise Doubted(
-                f"{each.id} goes on from a ledger that is not stated: nothing shows that it took over all that was "
+                f"{ledger.id} goes on from a ledger that is not stated: nothing shows that it took over all that was "
                 "spent there. Ask for the statement of the data set, or of the block"
             )
 
@@ -351,8 +351,8 @@ class _Sums:
         if left is None:
             raise NotProven(f"entry {self.place} settles a hold that does not exist")
         if study is None:
-            whole = all(amounts[name] + released[name] == left[name] for name in ACCOUNTS)
-            self._require(whole, "spends and releases another amount than was held")
+            is_whole = all(amounts[name] + released[name] == left[name] for name in ACCOUNTS)
+            self._require(is_whole, "spends and releases another amount than was held")
         else:  # a trial draws on the study's hold, which stays open
             self._require(kind == "post" and not any(released.values()), "releases a part of its study's hold")
             self.holds[study] = {name: left[name] - amounts[name] for name in ACCOUNTS}
@@ -360,11 +360,13 @@ class _Sums:
         self._require(kind == "post" or not any(amounts.values()), "spends, although it gives its hold back")
         if kind == "post" and "joined" in entry["memo"]:
             self.carried[str(entry["memo"]["joined"])] = amounts
-            for each in entry["memo"].get("within", ()):
-                part = {name: int(each[name]) for name in ACCOUNTS}
-                fits = all(0 <= part[name] <= amounts[name] for name in ACCOUNTS) and each["budget"] not in self.within
+            for payment in entry["memo"].get("within", ()):
+                part = {name: int(payment[name]) for name in ACCOUNTS}
+                fits = (
+                    all(0 <= part[name] <= amounts[name] for name in ACCOUNTS) and payment["budget"] not in self.within
+                )
                 self._require(fits, "takes over for a budget what it cannot")
-                self.within[str(each["budget"])] = part
+                self.within[str(payment["budget"])] = part
         if kind == "post":
             (self.jobs if str(entry["job_id"]).startswith("job_") else self.charges).add(study or entry["job_id"])
         if (payer := self.payers.get(study or entry["job_id"])) is not None:
@@ -381,7 +383,7 @@ def _summed(ledger: str, label: str, entries: list[dict[str, Any]]) -> Stated:
     sums, terms = _Sums(), entries[0]["memo"]
     for entry in entries:
         sums.take(entry)
-    found = Stated(
+    stated = Stated(
         id=ledger,
         label=label,
         entries=len(entries),
@@ -406,10 +408,10 @@ def _summed(ledger: str, label: str, entries: list[dict[str, Any]]) -> Stated:
     )
     for entry in entries:
         if entry["kind"] in ("open", "cap"):
-            worth, cap = found.epsilon(max(entry[name] for name in ACCOUNTS)), entry["memo"]["cap_epsilon"]
+            worth, cap = stated.epsilon(max(entry[name] for name in ACCOUNTS)), entry["memo"]["cap_epsilon"]
             if worth > cap * (1.0 + WORTH):
                 raise NotProven(f"entry {entry['seq']} grants a budget that is worth ε = {worth:g}, not {cap:g}")
-    return found
+    return stated
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:

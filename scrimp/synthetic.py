@@ -43,13 +43,13 @@ class SyntheticRows:
         """A pandas DataFrame; numbers are numbers. Needs pandas."""
         import pandas as pd  # the client works without it
 
-        found = pd.DataFrame(list(self.rows), columns=list(self.columns)).replace("", None)
-        for name in found.columns:
+        frame = pd.DataFrame(list(self.rows), columns=list(self.columns)).replace("", None)
+        for name in frame.columns:
             try:
-                found[name] = pd.to_numeric(found[name])
+                frame[name] = pd.to_numeric(frame[name])
             except ValueError:
                 continue
-        return found
+        return frame
 
 
 def synthesized(client: Client, spec: dict[str, Any], timeout_s: float) -> SyntheticRows:
@@ -67,6 +67,6 @@ def spec_of(
     dataset: str, epsilon: float, columns: Sequence[str] | None, rows: int | None, **members: Any
 ) -> dict[str, Any]:
     """The JobSpec. `members`: further ones, such as `target` or `bins`."""
-    chosen = {"columns": None if columns is None else list(columns), "rows": rows}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    return {"kind": "synthetic", "dataset": dataset, "privacy": {"target_epsilon": epsilon}} | given | members
+    settings = {"columns": None if columns is None else list(columns), "rows": rows}
+    settings_set = {name: value for name, value in settings.items() if value is not None}
+    return {"kind": "synthetic", "dataset": dataset, "privacy": {"target_epsilon": epsilon}} | settings_set | members

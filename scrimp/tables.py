@@ -51,16 +51,16 @@ def features_of(record: Any, table: TableFeatures, at: int) -> list[float]:
         )
     if not record.keys() <= set(names):  # a name that is misspelt must not read as a missing cell
         require_columns(record, names, at)
-    found: dict[str, list[float]] = {}
+    features: dict[str, list[float]] = {}
     for column in table.columns:
         try:
-            found[column.name] = list(_features(column, record.get(column.name)))
+            features[column.name] = list(_features(column, record.get(column.name)))
         except UnusableCell as error:
             cell = record.get(column.name)
-            what = error if cell is None or str(error) == "missing" else f"{shown(cell)} is {error}"
-            raise ValueError(f"records/{at}/{column.name}: column {column.name!r}: {what}") from None
-    pairs = (a * b for first, second in table.pairs for a in found[first] for b in found[second])
-    return [*(value for values in found.values() for value in values), *pairs]
+            problem = error if cell is None or str(error) == "missing" else f"{shown(cell)} is {error}"
+            raise ValueError(f"records/{at}/{column.name}: column {column.name!r}: {problem}") from None
+    pairs = (a * b for first, second in table.pairs for a in features[first] for b in features[second])
+    return [*(value for values in features.values() for value in values), *pairs]
 
 
 def _features(column: Column, cell: Any) -> Iterator[float]:
@@ -141,16 +141,16 @@ def _day(column: DateColumn, cell: Any) -> float:
     """Days since 1970."""
     try:
         if isinstance(cell, date) and not isinstance(cell, datetime):
-            found = cell
+            day = cell
         elif isinstance(cell, datetime):
-            found = cell.date()
+            day = cell.date()
         elif column.format == "iso":
-            found = datetime.fromisoformat(cell).date()
+            day = datetime.fromisoformat(cell).date()
         else:
-            found = datetime.strptime(cell, column.format).date()
+            day = datetime.strptime(cell, column.format).date()
     except (TypeError, ValueError):
         raise UnusableCell("not a date") from None
-    return float((found - EPOCH).days)
+    return float((day - EPOCH).days)
 
 
 def _written(cell: Any) -> str:

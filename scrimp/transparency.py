@@ -44,12 +44,12 @@ class Key:
         try:
             name, digest, encoded = text.strip().split("+", 2)
             decoded = base64.b64decode(encoded, validate=True)
-            found = cls(name, decoded[0], decoded[1:])
+            key = cls(name, decoded[0], decoded[1:])
         except (ValueError, IndexError):
             raise NotProven(f"this is not a verifier key (NAME+hash+key): {text!r}") from None
-        if found.kind not in (ED25519, COSIGNATURE) or len(found.raw) != 32 or found.id.hex() != digest:
+        if key.kind not in (ED25519, COSIGNATURE) or len(key.raw) != 32 or key.id.hex() != digest:
             raise NotProven(f"the parts of this verifier key do not fit together: {text!r}")
-        return found
+        return key
 
     @property
     def id(self) -> bytes:
@@ -77,15 +77,15 @@ class Note:
         try:
             head, tail = text.split("\n\n", 1)
             origin, size, root = head.split("\n")
-            *each, rest = tail.split("\n")
-            lines = [line.removeprefix(MARK).split(" ") for line in each if line.startswith(MARK)]
+            *signature_lines, last_line = tail.split("\n")
+            lines = [line.removeprefix(MARK).split(" ") for line in signature_lines if line.startswith(MARK)]
             signatures = tuple((name, exact(blob)) for name, blob in lines)
-            found = cls(head + "\n", origin, int(size), exact(root), signatures)
+            note = cls(head + "\n", origin, int(size), exact(root), signatures)
         except ValueError:
             raise NotProven("this is not a signed checkpoint") from None
-        if found.size < 0 or str(found.size) != size or len(found.root) != 32 or not origin or rest:
+        if note.size < 0 or str(note.size) != size or len(note.root) != 32 or not origin or last_line:
             raise NotProven("this is not a signed checkpoint")
-        return found
+        return note
 
     def signed_by(self, key: Key) -> int | None:
         """When a key signed this, in seconds since 1970; 0 for a log's key, which states no time; None: it did not."""
@@ -127,18 +127,18 @@ def includes(index: int, size: int, leaf: bytes, path: Sequence[bytes], root: by
     """Says if a path proves that this leaf, counted from 0, is in the tree of this size and root."""
     if not 0 <= index < size:
         return False
-    here, last, found = index, size - 1, leaf
-    for each in path:
+    position, last, result = index, size - 1, leaf
+    for sibling in path:
         if last == 0:
             return False
-        if here & 1 or here == last:
-            found = _node(each, found)
-            while here and not here & 1:
-                here, last = here >> 1, last >> 1
+        if position & 1 or position == last:
+            result = _node(sibling, result)
+            while position and not position & 1:
+                position, last = position >> 1, last >> 1
         else:
-            found = _node(found, each)
-        here, last = here >> 1, last >> 1
-    return last == 0 and found == root
+            result = _node(result, sibling)
+        position, last = position >> 1, last >> 1
+    return last == 0 and result == root
 
 
 def follows(old: int, old_root: bytes, size: int, root: bytes, path: Sequence[bytes]) -> bool:
@@ -150,34 +150,34 @@ def follows(old: int, old_root: bytes, size: int, root: bytes, path: Sequence[by
     if not 0 < old < size:
         return False
     parts = [old_root, *path] if old & (old - 1) == 0 else list(path)
-    here, last = old - 1, size - 1
-    while here & 1:
-        here, last = here >> 1, last >> 1
+    position, last = old - 1, size - 1
+    while position & 1:
+        position, last = position >> 1, last >> 1
     if not parts:
         return False
-    before = after = parts[0]
-    for each in parts[1:]:
+    old_hash = new_hash = parts[0]
+    for sibling in parts[1:]:
         if last == 0:
             return False
-        if here & 1 or here == last:
-            before, after = _node(each, before), _node(each, after)
-            while here and not here & 1:
-                here, last = here >> 1, last >> 1
+        if position & 1 or position == last:
+            old_hash, new_hash = _node(sibling, old_hash), _node(sibling, new_hash)
+            while position and not position & 1:
+                position, last = position >> 1, last >> 1
         else:
-            after = _node(after, each)
-        here, last = here >> 1, last >> 1
-    return last == 0 and before == old_root and after == root
+            new_hash = _node(new_hash, sibling)
+        position, last = position >> 1, last >> 1
+    return last == 0 and old_hash == old_root and new_hash == root
 
 
-def begins_with(kept: Note, dataset_id: str, hashes: Sequence[str]) -> bool:
+def begins_with(note: Note, dataset_id: str, hashes: Sequence[str]) -> bool:
     """Says if a ledger begins with the entries of a kept checkpoint.
 
     Args:
         hashes: of all its entries, oldest first, in hexadecimal, recomputed by the reader.
     """
-    if kept.origin != f"{LOG}/{dataset_id}" or kept.size > len(hashes):
+    if note.origin != f"{LOG}/{dataset_id}" or note.size > len(hashes):
         return False
-    return root_of([leaf_of(each) for each in hashes[: kept.size]]) == kept.root
+    return root_of([leaf_of(each) for each in hashes[: note.size]]) == note.root
 
 
 @dataclass(frozen=True)
@@ -237,13 +237,13 @@ def _faults(ledger: Mapping[str, Any], dataset_id: str, key: bytes, required: Re
             faults.append("the checkpoint is of another ledger")
         if note.signed_by(service) is None:
             faults.append("the key that signed the certificate did not sign the checkpoint")
-    for kept in (each for each in required.notes if each.origin == origin):
-        if kept.signed_by(service) is None:
+    for required_note in (each for each in required.notes if each.origin == origin):
+        if required_note.signed_by(service) is None:
             faults.append("the key that signed the certificate did not sign the checkpoint that was given")
-        same = note is not None and (note.size, note.root) == (kept.size, kept.root)
-        if not same and not any(_leads(each, ledger, note, kept) for each in required.proofs):
-            faults.append(f"no proof leads to the checkpoint of {kept.size} entries that was given")
-        note = kept
+        same = note is not None and (note.size, note.root) == (required_note.size, required_note.root)
+        if not same and not any(_leads(each, ledger, note, required_note) for each in required.proofs):
+            faults.append(f"no proof leads to the checkpoint of {required_note.size} entries that was given")
+        note = required_note
     if note is None:
         return ["it has no checkpoint"] if required.checkpoint or required.witnesses else []
     lacking = [each.name for each in required.witnesses if note.signed_by(each) is None]
@@ -263,21 +263,21 @@ def _unproven(ledger: Mapping[str, Any], note: Note) -> list[str]:
     return faults
 
 
-def _leads(proof: Mapping[str, Any], ledger: Mapping[str, Any], note: Note | None, kept: Note) -> bool:
+def _leads(proof: Mapping[str, Any], ledger: Mapping[str, Any], note: Note | None, required_note: Note) -> bool:
     """Says if a proof leads to a kept checkpoint, from the certificate's own or from the entry that settled the job."""
     try:
         path = decoded(proof["path"])
-        if proof["size"] != kept.size:
+        if proof["size"] != required_note.size:
             return False
         if proof.get("since") is not None:
             return (
                 note is not None
-                and proof["since"] == note.size <= kept.size
-                and follows(note.size, note.root, kept.size, kept.root, path)
+                and proof["since"] == note.size <= required_note.size
+                and follows(note.size, note.root, required_note.size, required_note.root, path)
             )
         seq, head = ledger["entry_seq"], ledger["head"]
         return (proof["entry"], proof["hash"]) == (seq, head) and includes(
-            seq - 1, kept.size, leaf_of(head), path, kept.root
+            seq - 1, required_note.size, leaf_of(head), path, required_note.root
         )
     except (KeyError, TypeError, ValueError):
         return False
@@ -285,10 +285,10 @@ def _leads(proof: Mapping[str, Any], ledger: Mapping[str, Any], note: Note | Non
 
 def exact(text: str) -> bytes:
     """The bytes of base64 that has one spelling alone: spare bits are zero. Raises ValueError."""
-    found = base64.b64decode(text, validate=True)
-    if base64.b64encode(found).decode() != text:
+    data = base64.b64decode(text, validate=True)
+    if base64.b64encode(data).decode() != text:
         raise ValueError("this is not the base64 of its bytes")
-    return found
+    return data
 
 
 def decoded(path: Sequence[str]) -> list[bytes]:

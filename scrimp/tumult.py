@@ -41,8 +41,8 @@ def claim_of(measurement: Measurement, *, records_per_unit: int = 1) -> dict[str
     Raises:
         ScrimpError: its distance is not of records added and removed, or it bounds (ε, δ) alone, or nothing.
     """
-    read = (measurement.input_metric, measurement.output_measure, measurement.input_domain)
-    metric, measure, domain = (type(each).__name__ for each in read)
+    domains = (measurement.input_metric, measurement.output_measure, measurement.input_domain)
+    metric, measure, domain = (type(each).__name__ for each in domains)
     if metric != "SymmetricDifference" or "Grouped" in domain:  # of grouped frames it counts groups
         raise ScrimpError(
             f"the distance {metric} on {domain} is not of records added and removed: charge the measurement of the "

@@ -41,12 +41,12 @@ def sent(call: Call, path: str, spec: dict[str, Any], files: Mapping[str, Path |
     Args:
         files: by their parts' names; None: that one is not sent.
     """
-    given = {part: file for part, file in files.items() if file is not None}
-    if not given:
+    present = {part: file for part, file in files.items() if file is not None}
+    if not present:
         return call("POST", path, json=spec, timeout=PARSED_S)
     with ExitStack() as stack:
         parts: dict[str, Any] = {"spec": (None, json.dumps(spec), "application/json")}
-        for part, file in given.items():
+        for part, file in present.items():
             parts[part] = (file.name, stack.enter_context(file.open("rb")), "application/octet-stream")
         return call("POST", path, files=parts, timeout=PARSED_S)
 
@@ -65,12 +65,12 @@ def upload(call: Call, base_url: str, path: Path, progress: Progress | None) -> 
         ScrimpError: the file is empty, or changed while it was sent.
     """
     with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-        if found.st_size == 0:
+        status = os.fstat(file.fileno())
+        if status.st_size == 0:
             raise ScrimpError(f"{path} is empty")
-        named = json.dumps([base_url, str(path.resolve()), found.st_size, found.st_mtime_ns])
-        state = cache_folder() / f"{hashlib.sha256(named.encode()).hexdigest()}.json"
-        current = _begun(call, state) or _begin(call, state, file, found.st_size)
+        identity = json.dumps([base_url, str(path.resolve()), status.st_size, status.st_mtime_ns])
+        state = cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()}.json"
+        current = _begun(call, state) or _begin(call, state, file, status.st_size)
         tell = progress or (lambda _sent, _whole: None)
         return _send(call, current, file, tell)
 
@@ -79,9 +79,9 @@ def _send(call: Call, current: Upload, file: BufferedReader, tell: Progress) -> 
     failures, certain = 0, True
     while current.offset < current.size:
         try:
-            found = _sent_piece(call, current, file, tell) if certain else _shown(call, current.id)
-            failures = 0 if found.offset > current.offset else failures
-            current, certain = found, True
+            answer = _sent_piece(call, current, file, tell) if certain else _shown(call, current.id)
+            failures = 0 if answer.offset > current.offset else failures
+            current, certain = answer, True
         except (ServiceUnreachable, ApiError) as error:
             if failures == len(WAITS_S) or not _is_passing(error):
                 raise

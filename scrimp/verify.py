@@ -46,13 +46,13 @@ def recompute_audit(entries: Iterable[AuditEntry]) -> Recomputed:
 
 def _follow(genesis: bytes, entries: Iterable[LedgerEntry | AuditEntry], fixed: dict[str, str]) -> Recomputed:
     head = hashlib.sha256(genesis).hexdigest()
-    held = 0
+    held_amount = 0
     for seq, entry in enumerate(entries, start=1):
-        said = entry.model_dump(mode="json", exclude_unset=True)  # as it was sent
-        claimed = said.pop("hash")
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        follows = said | {"seq": seq, "prev_hash": head} | fixed == said
+        document = entry.model_dump(mode="json", exclude_unset=True)  # as it was sent
+        claimed = document.pop("hash")
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        follows = document | {"seq": seq, "prev_hash": head} | fixed == document
         if not follows or hashlib.sha256(text.encode()).hexdigest() != claimed:
-            return Recomputed(held, head, seq)
-        held, head = seq, claimed
-    return Recomputed(held, head)
+            return Recomputed(held_amount, head, seq)
+        held_amount, head = seq, claimed
+    return Recomputed(held_amount, head)

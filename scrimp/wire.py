@@ -100,9 +100,9 @@ class Wire:
         Raises:
             ApiError, ServiceUnreachable: as `json`.
         """
-        asked = {"Accept": "text/event-stream", **(headers or {})}
+        all_headers = {"Accept": "text/event-stream", **(headers or {})}
         # The service sends a comment every quarter of a minute.
-        with self.streamed(path, headers=asked, timeout=httpx.Timeout(60.0)) as answer:
+        with self.streamed(path, headers=all_headers, timeout=httpx.Timeout(60.0)) as answer:
             kind = data = ""
             for line in answer.iter_lines():
                 name, _, value = line.partition(":")

@@ -88,22 +88,22 @@ class Witness:
         old, path, note = _parsed(request)
         if not any(note.origin.startswith(each.name + "/") for keys in self._logs for each in keys):
             raise Refused(404, "this witness does not follow the ledger")
-        found = self._signed(note)
-        if found is None:
+        signed = self._signed(note)
+        if signed is None:
             raise Refused(403, "no known service signed the checkpoint")
-        service, text = found
+        service, text = signed
         with _appending(self._state) as append:
-            before = self.newest(note.origin)
-            kept = None if before is None else Note.parse(before)
-            if kept is not None and (self._signed(kept) or (None,))[0] != service:
+            newest = self.newest(note.origin)
+            newest_note = None if newest is None else Note.parse(newest)
+            if newest_note is not None and (self._signed(newest_note) or (None,))[0] != service:
                 raise Refused(403, "the ledger is another service's")
-            size, root = (0, b"") if kept is None else (kept.size, kept.root)
+            size, root = (0, b"") if newest_note is None else (newest_note.size, newest_note.root)
             if old != size:
                 raise Refused(409, f"{size}\n")
             if old and not follows(old, root, note.size, note.root, path):
                 raise Refused(422, "the checkpoint does not follow from the one that was signed last")
-            if kept is not None and kept.size == note.size:
-                line = _line_of(kept, self.key)
+            if newest_note is not None and newest_note.size == note.size:
+                line = _line_of(newest_note, self.key)
                 if line is not None:
                     return line  # asked again: the file does not grow
             line = self._cosigned(note)
@@ -142,13 +142,13 @@ def accept_gap(state: Path, origin: str, reason: str) -> None:
 
 def origins(state: Path) -> set[str]:
     """The ledgers of which a witness's file has a checkpoint."""
-    found = set()
+    names = set()
     for line in state.read_bytes().splitlines():
         try:
-            found.add(str(json.loads(line)["origin"]))
+            names.add(str(json.loads(line)["origin"]))
         except ValueError:
             continue  # a crash cut it short
-    return found
+    return names
 
 
 @contextmanager
@@ -183,8 +183,8 @@ def serve(witness: Witness, host: str, port: int) -> ThreadingHTTPServer:
         timeout = TIMEOUT_S
 
         def do_GET(self) -> None:
-            found = witness.newest(unquote(self.path.removeprefix("/checkpoint/")))
-            self._answer(*((404, "unknown") if found is None else (200, found)))
+            note = witness.newest(unquote(self.path.removeprefix("/checkpoint/")))
+            self._answer(*((404, "unknown") if note is None else (200, note)))
 
         def do_POST(self) -> None:
             length = self.headers.get("Content-Length", "")

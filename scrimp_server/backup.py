@@ -34,13 +34,13 @@ def back_up(settings: Settings, folder: Path) -> list[Path]:
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = [copy_database(settings, folder / DATABASE)]
+        files = [copy_database(settings, folder / DATABASE)]
         if not settings.object_store:
-            made.append(_archive(settings.storage_root, folder / STORAGE))
-        made.append(_sums(made, folder / SUMS))
+            files.append(_archive(settings.storage_root, folder / STORAGE))
+        files.append(_sums(files, folder / SUMS))
     except OSError as error:
         raise BackupError(f"the backup is not complete: {error}") from None
-    return made
+    return files
 
 
 def copy_database(settings: Settings, to: Path) -> Path:

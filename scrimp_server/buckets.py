@@ -45,21 +45,21 @@ def _tried(store: S3Store, key: str) -> float:
 
     step = "written"
     try:
-        before = time.time()
-        made = put(store, key, FIRST, mode="create", use_multipart=False)
-        after = time.time()
+        time_before = time.time()
+        result = put(store, key, FIRST, mode="create", use_multipart=False)
+        time_after = time.time()
         step = "read"
-        found = get(store, key)
-        if bytes(found.bytes()) != FIRST:
+        answer = get(store, key)
+        if bytes(answer.bytes()) != FIRST:
             raise UnfitError("an object is not read as it was written")
-        written_at = found.meta["last_modified"].timestamp()
+        written_at = answer.meta["last_modified"].timestamp()
         step = "written on conditions"
         with suppress(AlreadyExistsError):
             put(store, key, SECOND, mode="create", use_multipart=False)
             raise UnfitError("it writes over an object that must not exist (If-None-Match)")
-        put(store, key, SECOND, mode={"e_tag": made["e_tag"] or ""}, use_multipart=False)
+        put(store, key, SECOND, mode={"e_tag": result["e_tag"] or ""}, use_multipart=False)
         with suppress(PreconditionError):
-            put(store, key, FIRST, mode={"e_tag": made["e_tag"] or ""}, use_multipart=False)
+            put(store, key, FIRST, mode={"e_tag": result["e_tag"] or ""}, use_multipart=False)
             raise UnfitError("it writes over an object that was replaced meanwhile (If-Match)")
         step = "deleted"
         _delete(store, key)
@@ -68,9 +68,9 @@ def _tried(store: S3Store, key: str) -> float:
             raise UnfitError("a deleted object is still there")
     except (BaseError, FileNotFoundError, PermissionError) as error:
         raise UnfitError(f"objects cannot be {step} there ({type(error).__name__})") from None
-    if before - WHOLE_SECOND <= written_at <= after:
+    if time_before - WHOLE_SECOND <= written_at <= time_after:
         return 0.0
-    return after - written_at if written_at < before else before - written_at
+    return time_after - written_at if written_at < time_before else time_before - written_at
 
 
 def _delete(store: S3Store, key: str) -> None:

@@ -101,9 +101,9 @@ class Child:
             self._wait_s, self.failed_starts = FIRST_WAIT_S, 0
         wait, self._wait_s = self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
         self._start_at = time.monotonic() + wait
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-        where = "" if self.log is None else f" (see {self.log})"
-        return f"{self.name} {how}; starting again in {wait:g} s{where}"
+        reason = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+        place = "" if self.log is None else f" (see {self.log})"
+        return f"{self.name} {reason}; starting again in {wait:g} s{place}"
 
     def _start(self) -> subprocess.Popen[bytes]:
         parent = os.getpid()

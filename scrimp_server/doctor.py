@@ -67,15 +67,15 @@ def examine(settings: Settings) -> list[Finding]:
     missing = _missing(settings)
     if missing is not None:
         return [missing]
-    found = [*_versions(), *_secrets(settings), *_sealed(settings), *_heads(settings), *_buckets(settings)]
+    findings = [*_versions(), *_secrets(settings), *_sealed(settings), *_heads(settings), *_buckets(settings)]
     with closing(Database.of(settings)) as db:
         health = checks(db, settings)
-        found += [_of_health(name, state) for name, state in health.items() if name != "clock"]  # below, by process
+        findings += [_of_health(name, state) for name, state in health.items() if name != "clock"]  # below, by process
         if health["database"] == "ok":
-            found += [Finding("durability", each.state, each.says, each.advice) for each in durability(db)]
+            findings += [Finding("durability", each.state, each.says, each.advice) for each in durability(db)]
         if health["database"] == health["migrations"] == "ok":
-            found += [*_clocks(db, settings), *_workers(db, settings), *_queue(db, settings), *_relay(db)]
-    return found + list(_machine(settings))
+            findings += [*_clocks(db, settings), *_workers(db, settings), *_queue(db, settings), *_relay(db)]
+    return findings + list(_machine(settings))
 
 
 def _missing(settings: Settings) -> Finding | None:
@@ -125,27 +125,27 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
 def _sealed(settings: Settings) -> Iterator[Finding]:
     """What is stored of data sets on this machine, and under which keys."""
     try:
-        known = load_secrets(settings, NAME)
+        keys = load_secrets(settings, NAME)
     except ServiceError:  # said above
-        known = ()
-    there = resealing.look(settings, known)
-    without = not known and settings.secrets_dir is not None  # such as the relay, which opens no part
-    for names, count in there.foreign.items():
+        keys = ()
+    looked = resealing.look(settings, keys)
+    without = not keys and settings.secrets_dir is not None  # such as the relay, which opens no part
+    for names, count in looked.foreign.items():
         yield Finding(
             "sealed",
             "warning" if without else "fault",
             f"{count} files are sealed under the parts key {names}, which is not here",
             f"put that key back as a line of {NAME}, from a backup of the secrets: docs/secrets.md",
         )
-    if settings.encrypt_parts and there.plain:
+    if settings.encrypt_parts and looked.plain:
         yield Finding(
             "sealed",
             "fault",
-            f"{there.plain} files of data sets are in plaintext, though SCRIMP_ENCRYPT_PARTS is on",
+            f"{looked.plain} files of data sets are in plaintext, though SCRIMP_ENCRYPT_PARTS is on",
             "run `scrimp secrets seal`",
         )
-    elif settings.encrypt_parts and not there.foreign:
-        yield Finding("sealed", "ok", f"{there.sealed} files, none in plaintext")
+    elif settings.encrypt_parts and not looked.foreign:
+        yield Finding("sealed", "ok", f"{looked.sealed} files, none in plaintext")
     if settings.encrypt_parts and settings.object_store and not settings.object_encryption:
         yield Finding(
             "sealed",
@@ -153,7 +153,7 @@ def _sealed(settings: Settings) -> Iterator[Finding]:
             "SCRIMP_ENCRYPT_PARTS seals this machine's files; the bucket is asked for nothing",
             "set SCRIMP_OBJECT_ENCRYPTION, unless the bucket's own default suffices",
         )
-    if len(known) > 1:
+    if len(keys) > 1:
         advice = "restart API and workers, then run `scrimp secrets finish parts_key`"
         yield Finding("sealed", "warning", f"the rotation of {NAME} is not finished", advice)
 
@@ -192,8 +192,8 @@ def _buckets(settings: Settings) -> Iterator[Finding]:
             continue
         off = abs(skew) > MAX_SKEW_S
         yield Finding("bucket", "ok", f"{name}: {url}")
-        said = f"this machine is {skew:+.1f} s off the clock of {name}"
-        yield Finding("clock", "fault" if off else "ok", said, ADVICE["clock"] if off else "")
+        skew_text = f"this machine is {skew:+.1f} s off the clock of {name}"
+        yield Finding("clock", "fault" if off else "ok", skew_text, ADVICE["clock"] if off else "")
     if settings.object_store and settings.heads_store.startswith(settings.object_store.rstrip("/")):
         yield Finding(
             "heads",
@@ -204,15 +204,15 @@ def _buckets(settings: Settings) -> Iterator[Finding]:
 
 
 def _same_disk(folder: Path, database: Path) -> bool:
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    return database.exists() and there.stat().st_dev == database.stat().st_dev
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    return database.exists() and existing.stat().st_dev == database.stat().st_dev
 
 
 def _clocks(db: Database, settings: Settings) -> Iterator[Finding]:
-    for who, skew in skews(db, settings.lease_s).items():
+    for name, skew in skews(db, settings.lease_s).items():
         off = abs(skew) > MAX_SKEW_S
-        said = f"{who} is {skew:+.1f} s off the database's clock"
-        yield Finding("clock", "fault" if off else "ok", said, ADVICE["clock"] if off else "")
+        skew_text = f"{name} is {skew:+.1f} s off the database's clock"
+        yield Finding("clock", "fault" if off else "ok", skew_text, ADVICE["clock"] if off else "")
 
 
 def _workers(db: Database, settings: Settings) -> Iterator[Finding]:
@@ -220,8 +220,8 @@ def _workers(db: Database, settings: Settings) -> Iterator[Finding]:
         alive = living(session, settings.lease_s)
     if not alive:
         yield Finding("workers", "fault", "no worker is alive: jobs wait", "start one: `scrimp worker`")
-    for each in alive:
-        yield from _worker(each)
+    for worker in alive:
+        yield from _worker(worker)
 
 
 def _worker(worker: Worker) -> Iterator[Finding]:
@@ -235,10 +235,10 @@ def _worker(worker: Worker) -> Iterator[Finding]:
         ("the file system", box.landlock),
         ("the network", box.network != "host"),
     )
-    open_ = [what for what, shut in doors if not shut]
+    open_ = [door for door, shut in doors if not shut]
     if not open_:
         yield Finding(
-            "sandbox", "ok", f"attempts of {worker.name} are kept from {', '.join(what for what, _ in doors)}"
+            "sandbox", "ok", f"attempts of {worker.name} are kept from {', '.join(door for door, _ in doors)}"
         )
     if open_:
         yield Finding(
@@ -294,7 +294,7 @@ def _machine(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding("machine", "ok", f"the compiled parts of a step use {kernels()}")
     try:
-        for each in on_this_machine(settings.devices):
-            yield Finding("machine", "ok", f"{each.label}: {each.name}")
+        for device in on_this_machine(settings.devices):
+            yield Finding("machine", "ok", f"{device.label}: {device.name}")
     except DevicesError as error:
         yield Finding("machine", "fault", str(error), "check the GPU's driver, torch's CUDA build and SCRIMP_DEVICES")

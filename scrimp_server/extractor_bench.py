@@ -92,26 +92,26 @@ def opened(db: Database, settings: Settings, name: str, records: int | None) -> 
         DataDamagedError: its content is missing or differs from the registered one.
     """
     with db.read() as session:
-        found = session.scalar(select(Dataset).where(or_(Dataset.id == name, Dataset.name == name)))
-        if found is None:
+        row = session.scalar(select(Dataset).where(or_(Dataset.id == name, Dataset.name == name)))
+        if row is None:
             raise BenchRefusedError(f"there is no data set {name!r}")
-        if found.sensitivity != "public":
+        if row.sensitivity != "public":
             raise BenchRefusedError(
                 f"{name} is private: every number computed from it is charged, and this command charges nothing. "
                 "Compare extractors on a public data set of the same kind, or by a study's jobs"
             )
-        spec = DatasetSpec.model_validate(found.spec)
-        part, id_, classes = found.parts.train, found.id, found.shape.outputs
+        spec = DatasetSpec.model_validate(row.spec)
+        part, id_, classes = row.parts.train, row.id, row.shape.outputs
         if part is None:
             raise BenchRefusedError(f"the content of {name!r} was deleted")
     if not spec.task.is_classification or not isinstance(spec.features, Text | Tensor):
         raise BenchRefusedError(f"{name} has no classes, or neither texts nor images: an extractor reads nothing of it")
-    kept = parts.of(settings)
-    with kept.held(part.path, part.sha256) as path:
+    part_store = parts.of(settings)
+    with part_store.held(part.path, part.sha256) as path:
         seal = Seals(settings).key_of(path)
         stored = load_part(path, part.sha256, None if seal is None else seal.key)
         if records is None or records >= len(stored.y):
-            yield Public(spec, stored, part.sha256, kept.features(id_), classes, seal)
+            yield Public(spec, stored, part.sha256, part_store.features(id_), classes, seal)
             return
         rows = np.sort(np.random.default_rng(0).permutation(len(stored.y))[:records])
         yield Public(spec, _chosen(stored, rows), f"{part.sha256}/{records}", Path(), classes)
@@ -152,32 +152,34 @@ def bench(
     with tempfile.TemporaryDirectory() as scratch:
         cache = public.cache if public.cache != Path() else Path(scratch)
         for name in names or fit:
-            began, before = time.process_time(), set(cache.glob("*.arrow"))
-            made, length = _made(public, fit[name], cache, form)
+            began, files_before = time.process_time(), set(cache.glob("*.arrow"))
+            features, length = _made(public, fit[name], cache, form)
             spent = (time.process_time() - began) * 1e3 / max(1, len(public.part.y))
-            fresh = name == NUMBERS or set(cache.glob("*.arrow")) != before
+            fresh = name == NUMBERS or set(cache.glob("*.arrow")) != files_before
             print(f"{name}: features are ready", file=sys.stderr, flush=True)
-            scores = tuple(cross_validated(public, made, length, each, folds) for each in (None, *epsilons))
-            yield Row(name, made.shape[1], round(spent, 2) if fresh else None, scores)
+            scores = tuple(cross_validated(public, features, length, each, folds) for each in (None, *epsilons))
+            yield Row(name, features.shape[1], round(spent, 2) if fresh else None, scores)
 
 
 def _made(
     public: Public, one: extractors.Extractor | None, cache: Path, form: ImageInput | None
 ) -> tuple[StoredPart, float]:
     """The records' features, and about how long they are. None in the extractor's place: the built-in ones."""
-    kept = Kept(seal=public.seal)
+    cache_kept = Kept(seal=public.seal)
     if one is not None:
-        made = extracted(public.part, public.sha256, one.folder, one.sha256, cache, lambda: None, form, kept=kept)
+        features = extracted(
+            public.part, public.sha256, one.folder, one.sha256, cache, lambda: None, form, storage=cache_kept
+        )
         length = one.manifest.length
     elif isinstance(public.spec.features, Text):
         words = Words()
-        made = hashed_words(public.part, public.sha256, extractors.WORDS_SHA256, words, cache, kept=kept)
+        features = hashed_words(public.part, public.sha256, extractors.WORDS_SHA256, words, cache, storage=cache_kept)
         length = 1.0
     else:
-        made, length = public.part, public.spec.features.length(public.part.shape[1])
-    if not isinstance(made, StoredPart):
+        features, length = public.part, public.spec.features.length(public.part.shape[1])
+    if not isinstance(features, StoredPart):
         raise BenchRefusedError("these features do not fit memory")
-    return made, length
+    return features, length
 
 
 def declared_image(spec: DatasetSpec) -> ImageInput:
@@ -192,21 +194,21 @@ def declared_image(spec: DatasetSpec) -> ImageInput:
     return ImageInput(height=declared.height, width=declared.width, channels=declared.channels)
 
 
-def cross_validated(public: Public, made: StoredPart, length: float, epsilon: float | None, folds: int) -> Score:
+def cross_validated(public: Public, features: StoredPart, length: float, epsilon: float | None, folds: int) -> Score:
     """A linear probe at the rate from public numbers, judged by the fold that it did not see."""
-    order = np.random.default_rng(1).permutation(len(made.y))
+    order = np.random.default_rng(1).permutation(len(features.y))
     scores = []
     for fold in range(folds):
-        held = np.sort(order[fold::folds])
-        rest = np.setdiff1d(order, held)
+        held_out = np.sort(order[fold::folds])
+        training = np.setdiff1d(order, held_out)
         data = Data(
             task=public.spec.task.model_dump(mode="json"),
-            features=_features(made, length),
-            train=_records(made, rest),
-            holdout=_records(made, held),
-            features_count=made.shape[1],
+            features=_features(features, length),
+            train=_records(features, training),
+            holdout=_records(features, held_out),
+            features_count=features.shape[1],
             outputs=public.classes,
-            sparse=made.sparse,
+            sparse=features.sparse,
         )
         scores.append(run(data, _probe(epsilon), seed=fold).last("accuracy"))
     return Score(epsilon, round(statistics.mean(scores), 5), round(statistics.stdev(scores), 5))
@@ -221,18 +223,20 @@ def _probe(epsilon: float | None) -> dict[str, Any]:
     }
 
 
-def _features(made: StoredPart, length: float) -> dict[str, Any]:
-    if made.sparse:
-        return {"kind": "hashed_text", "column": "text", "buckets": made.shape[1]}
+def _features(features: StoredPart, length: float) -> dict[str, Any]:
+    if features.sparse:
+        return {"kind": "hashed_text", "column": "text", "buckets": features.shape[1]}
     return {"kind": "tensor", "array": "x", "typical_length": length}
 
 
-def _records(made: StoredPart, rows: NDArray[np.int64]) -> Records:
-    labels = torch.from_numpy(made.y[rows])
-    if isinstance(made.x, Csr):
-        matrix = scipy.sparse.csr_matrix((made.x.data, made.x.indices, made.x.indptr), shape=made.x.shape)
+def _records(features: StoredPart, rows: NDArray[np.int64]) -> Records:
+    labels = torch.from_numpy(features.y[rows])
+    if isinstance(features.x, Csr):
+        matrix = scipy.sparse.csr_matrix(
+            (features.x.data, features.x.indices, features.x.indptr), shape=features.x.shape
+        )
         return SparseRecords(matrix[rows], labels)
-    return DenseRecords(torch.from_numpy(np.ascontiguousarray(made.x[rows])), labels)  # type: ignore[index]
+    return DenseRecords(torch.from_numpy(np.ascontiguousarray(features.x[rows])), labels)  # type: ignore[index]
 
 
 def _chosen(stored: StoredPart, rows: NDArray[np.int64]) -> StoredPart:

@@ -82,10 +82,10 @@ class Data:
             }
         )
 
-    def pinned(self, asked: JobSpec) -> JobSpec:
+    def pinned(self, spec: JobSpec) -> JobSpec:
         """The specification with its model's content filled in."""
-        model = model_folders.resolved(asked.model, self.models_root, self.outputs, prompts="prompt" in self.task)
-        return asked.model_copy(update={"model": model})
+        model = model_folders.resolved(spec.model, self.models_root, self.outputs, prompts="prompt" in self.task)
+        return spec.model_copy(update={"model": model})
 
     def shape(self) -> Shape:
         """Its public sizes."""
@@ -206,10 +206,10 @@ def run(
     """
     spec = JobSpec.model_validate(job | {"dataset": "ds_0", "seed": seed})
     side = data.facts("ds_1", data.side) if data.side is not None else None
-    known = closed(data.pinned(spec), data.facts())
-    planned = check(known.spec, data.facts(), side)
+    closed_choices = closed(data.pinned(spec), data.facts())
+    planned = check(closed_choices.spec, data.facts(), side)
     priced = _priced(planned.pricing.model_dump_json()) if planned.pricing is not None else Price.nothing()
-    planned = with_rate(planned, priced, known)
+    planned = with_rate(planned, priced, closed_choices)
     mechanism = priced.mechanism
     built = _built(data, planned, mechanism, device)
     if optimizer is not None:
@@ -244,13 +244,13 @@ def _as_read(records: Records, plan: Plan) -> Records:
 
 
 def _built(data: Data, planned: Checked, mechanism: MechanismConfig | None, device: torch.device) -> Plan:
-    what = data.spec()
+    declared_spec = data.spec()
     job = JobDescription(
         spec=planned.spec,
         mechanism=mechanism,
         shape=data.shape(),
-        task=what.task,
-        features=what.features,
+        task=declared_spec.task,
+        features=declared_spec.features,
         steps=planned.steps,
         data_public=True,
         holdout_public=True,

@@ -186,10 +186,10 @@ def serve() -> int:
     prepared, go = map(os.fdopen, os.pipe(), "rw")
     with _stop_signals() as signals, _locked(settings) as lock, _listening(settings) as listener, prepared, go:
         logs, lines = settings.home / "logs", commands()
-        given = [listener.fileno(), prepared.fileno()]
-        api = Child("api", [*lines["api"], *map(str, given)], logs / "api.log", [lock, *given])
-        others = [Child("relay", lines["relay"], logs / "relay.log", [lock])]
-        others += [
+        handles = [listener.fileno(), prepared.fileno()]
+        api = Child("api", [*lines["api"], *map(str, handles)], logs / "api.log", [lock, *handles])
+        children = [Child("relay", lines["relay"], logs / "relay.log", [lock])]
+        children += [
             Child(line.name, line.arguments, logs / f"{line.name}.log", [lock], line.settings) for line in workers
         ]
         try:
@@ -200,20 +200,20 @@ def serve() -> int:
             if not settings.database_url:
                 _take_back_jobs(settings)
             go.close()
-            _tend(api, others, settings, signals)
+            _tend(api, children, settings, signals)
         finally:
-            stop([api, *others], settings.drain_s + STOP_TIMEOUT_S)
+            stop([api, *children], settings.drain_s + STOP_TIMEOUT_S)
         print("stopped", flush=True)
     return 0
 
 
-def _tend(api: Child, others: Sequence[Child], settings: Settings, signals: _Signals) -> None:
+def _tend(api: Child, siblings: Sequence[Child], settings: Settings, signals: _Signals) -> None:
     """Keeps the children running until a signal comes. The others start when the API answers: with them it would answer
     later, and without it nobody asks for them."""
     began = time.monotonic()
     ready = False
     while not signals.received:
-        children = [api, *others] if ready else [api]
+        children = [api, *siblings] if ready else [api]
         for child in children:
             news = child.tend()
             if news is not None:
@@ -336,13 +336,13 @@ def _stop_signals() -> Iterator[_Signals]:
         writer.setblocking(False)
         signals = _Signals(reader)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, signals.note) for number in numbers}
+        handlers = {number: signal.signal(number, signals.note) for number in numbers}
         # A handler that does nothing, as an ignored signal would not end the wait.
-        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         old = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             yield signals
         finally:
             signal.set_wakeup_fd(old)
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -62,34 +62,36 @@ def upgrade(settings: Settings, *, has_backup: bool = False) -> Upgrade:
         raise UpgradeError("back the database up first (docs/production.md), then say so with --backed-up")
     if not settings.database_url and not (settings.home / "scrimp.db").exists():
         raise UpgradeError(f"{settings.home / 'scrimp.db'} is not there: check --home and SCRIMP_HOME")
-    heads, before, backup = Heads.of(settings), "none", None
+    heads, old_revision, backup = Heads.of(settings), "none", None
     try:
         with migration_connection(settings.effective_database_url) as connection:
-            before, after = _revisions(connection)
-            if before == after:
-                return Upgrade(before, after)
-            backup = None if settings.database_url else _backup(settings, before)
+            old_revision, new_revision = _revisions(connection)
+            if old_revision == new_revision:
+                return Upgrade(old_revision, new_revision)
+            backup = None if settings.database_url else _backup(settings, old_revision)
             ledgers = _ledgers(connection)
             migrate(connection)
             verified = _verify(connection, heads, ledgers)
     except (SQLAlchemyError, CommandError, Unavailable, UnreadableHeadError, BackupError) as error:
         _discard(backup)
         reason = error.orig if isinstance(error, DBAPIError) else error
-        raise UpgradeError(f"{reason}. The database stays at {before}: start the release that ran before") from error
+        raise UpgradeError(
+            f"{reason}. The database stays at {old_revision}: start the release that ran before"
+        ) from error
     except UpgradeError:
         _discard(backup)
         raise
-    return Upgrade(before, after, backup, len(verified), sum(verified))
+    return Upgrade(old_revision, new_revision, backup, len(verified), sum(verified))
 
 
 def _revisions(connection: Connection) -> tuple[str, str]:
     """The schema's revision, and this release's."""
-    before, after = current_revision(connection), head_revision()
-    if before is None or after is None:
+    old, new = current_revision(connection), head_revision()
+    if old is None or new is None:
         raise UpgradeError("the database has no tables: a new service is made by `scrimp serve` or `scrimp prepare`")
-    if is_later(before):
-        raise UpgradeError(f"the database is at {before}, later than this release ({after}): install the newer release")
-    return before, after
+    if is_later(old):
+        raise UpgradeError(f"the database is at {old}, later than this release ({new}): install the newer release")
+    return old, new
 
 
 def _backup(settings: Settings, revision: str) -> Path:
@@ -112,10 +114,10 @@ def _ledgers(connection: Connection) -> Ledgers:
     return {row.dataset_id: (row.entries, row.head) for row in rows}
 
 
-def _verify(connection: Connection, heads: Heads, before: Ledgers) -> list[int]:
+def _verify(connection: Connection, heads: Heads, old: Ledgers) -> list[int]:
     """Verifies each ledger: its chain, its balances, the recorded heads, and the same entries as before.
 
-    Beside a running service a ledger may have grown or begun since `before`; it never has fewer entries.
+    Beside a running service a ledger may have grown or begun since `old`; it never has fewer entries.
 
     Returns:
         The entries of each ledger.
@@ -136,7 +138,7 @@ def _verify(connection: Connection, heads: Heads, before: Ledgers) -> list[int]:
             )
         for dataset_id in dataset_ids:
             result = verify(session, dataset_id, heads.read(dataset_id), heads.checkpoint(dataset_id))
-            entries, head = before.get(dataset_id, (0, result.head))
+            entries, head = old.get(dataset_id, (0, result.head))
             problem = result.problem
             if problem is None and (result.entries < entries or (result.entries == entries and result.head != head)):
                 problem = "the migration has changed its entries"

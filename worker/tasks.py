@@ -59,8 +59,8 @@ def _device() -> Device:
     """The one device of this process. `scrimp worker` and `scrimp serve` start a process for each device."""
     devices = on_this_machine(get_settings().devices)
     if len(devices) > 1:
-        rest = ", ".join(each.label for each in devices[1:])
-        logger.warning("this process uses %s alone; `scrimp worker` starts one more for each of %s", devices[0], rest)
+        listed = ", ".join(each.label for each in devices[1:])
+        logger.warning("this process uses %s alone; `scrimp worker` starts one more for each of %s", devices[0], listed)
     return devices[0]
 
 
@@ -68,9 +68,9 @@ def _device() -> Device:
 def _presence() -> Presence:
     heartbeat_s = get_settings().heartbeat_s
     crew = None if _member() is None else get_settings().crew
-    made = Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), _devices, crew)
-    made.release, made.finishes, made.stopping = release(), get_settings().finish_only, STOPPING
-    return made
+    presence = Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), _devices, crew)
+    presence.release, presence.finishes, presence.stopping = release(), get_settings().finish_only, STOPPING
+    return presence
 
 
 @cache
@@ -107,8 +107,8 @@ def _cluster() -> Cluster | None:
 def _processes() -> int:
     """The most ranks of an attempt on processors here, or on the cluster as it is now."""
     cluster = _cluster()
-    most = len(os.sched_getaffinity(0)) if cluster is None else cluster.most()
-    return get_settings().worker_processes or min(most, MOST_PROCESSES)
+    largest = len(os.sched_getaffinity(0)) if cluster is None else cluster.most()
+    return get_settings().worker_processes or min(largest, MOST_PROCESSES)
 
 
 @cache
@@ -122,16 +122,16 @@ def _member() -> Member | None:
 def _sandbox() -> Sandbox | None:
     """Probes once how attempts on this worker are confined; None if the probe fails."""
     try:
-        found = probe(get_settings().attempt_memory_bytes or default_memory_bytes(), user_of(get_settings()))
+        probed = probe(get_settings().attempt_memory_bytes or default_memory_bytes(), user_of(get_settings()))
     except (OSError, SubprocessError, ValueError) as error:
         logger.error("the attempt sandbox cannot be probed: %s", type(error).__name__)
         return None
-    off = [name for name, state in (("seccomp", found.seccomp), ("landlock", found.landlock)) if not state]
-    if off or found.network == "host":
+    off = [name for name, state in (("seccomp", probed.seccomp), ("landlock", probed.landlock)) if not state]
+    if off or probed.network == "host":
         logger.warning(
-            "attempts run without these confinements: %s", ", ".join([*off, *["network"] * (found.network == "host")])
+            "attempts run without these confinements: %s", ", ".join([*off, *["network"] * (probed.network == "host")])
         )
-    return found
+    return probed
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
@@ -171,16 +171,16 @@ def run_job(job_id: str) -> None:
         return
     began = tracing.wall()
     heads, worker = Heads.of(settings), _presence().name
-    held = claim_next(db, heads, worker, settings.lease_s, _kinds(), _processes(), _member())
-    if held is not None:
+    claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), _processes(), _member())
+    if claimed is not None:
         log = AttemptLog(
-            db, held, lease_s=settings.lease_s, max_attempts=settings.max_attempts, marks=Marks.of(settings)
+            db, claimed, lease_s=settings.lease_s, max_attempts=settings.max_attempts, marks=Marks.of(settings)
         )
-        ids: tracing.Ids = {"job": held.job_id, "attempt": held.attempt, "worker": held.worker}
-        tracing.past("claim", ids, began, parent=held.traceparent)
+        ids: tracing.Ids = {"job": claimed.job_id, "attempt": claimed.attempt, "worker": claimed.worker}
+        tracing.past("claim", ids, began, parent=claimed.traceparent)
         with (
-            about({"job": held.job_id, "attempt": str(held.attempt)}),
-            tracing.coarse("attempt", ids, parent=held.traceparent),
+            about({"job": claimed.job_id, "attempt": str(claimed.attempt)}),
+            tracing.coarse("attempt", ids, parent=claimed.traceparent),
         ):
             cluster, has_gpu = _cluster(), "cuda" in _kinds()
             if cluster is None:
@@ -188,5 +188,5 @@ def run_job(job_id: str) -> None:
             else:
                 ended = cluster.run(log, settings, _fork_server())
         _measures().count(ENDS, ended)
-        if held.gpus:
-            crews.release(db, held.job_id, held.attempt, held.gpus)
+        if claimed.gpus:
+            crews.release(db, claimed.job_id, claimed.attempt, claimed.gpus)

@@ -199,14 +199,14 @@ class Telemetry:
         on: Literal["train", "holdout"],
         released_by: Literal["noisy_count", "noisy_sum", "public_data", "post_processing"],
     ) -> None:
-        for each in (score, *score.parts):
-            shown = ReleasedScore(name=each.name, value=each.value, std=each.std, on=on)
-            if each.name not in self._scores or self._scores[each.name][0] <= step:
-                self._scores[each.name] = (step, shown)
+        for score_part in (score, *score.parts):
+            released_score = ReleasedScore(name=score_part.name, value=score_part.value, std=score_part.std, on=on)
+            if score_part.name not in self._scores or self._scores[score_part.name][0] <= step:
+                self._scores[score_part.name] = (step, released_score)
         metric = {"name": score.name, "step": step, "value": score.value, "std": score.std}
         parts = [{"name": each.name, "value": each.value, "std": each.std} for each in score.parts]
-        rest = {"on": on, "released_by": released_by, "parts": parts, "histogram": score.histogram}
-        self._sender.send(MetricValue.model_validate(metric | rest))
+        members = {"on": on, "released_by": released_by, "parts": parts, "histogram": score.histogram}
+        self._sender.send(MetricValue.model_validate(metric | members))
 
 
 def state_digest(step: int, *parts: Mapping[str, Tensor] | Iterable[InPieces]) -> str:
@@ -217,9 +217,9 @@ def state_digest(step: int, *parts: Mapping[str, Tensor] | Iterable[InPieces]) -
     """
     digest = hashlib.sha256(f"scrimp/v1/state/{step}".encode())
     for number, part in enumerate(parts):
-        for each in in_one_piece(part) if isinstance(part, Mapping) else part:
-            digest.update(f"\n{number}/{each.name}/{each.dtype}/{tuple(each.shape)}\n".encode())
-            for piece in each.pieces:
+        for tensor in in_one_piece(part) if isinstance(part, Mapping) else part:
+            digest.update(f"\n{number}/{tensor.name}/{tensor.dtype}/{tuple(tensor.shape)}\n".encode())
+            for piece in tensor.pieces:
                 digest.update(piece.detach().cpu().contiguous().reshape(-1).numpy().view("u1").data)
     return digest.hexdigest()
 

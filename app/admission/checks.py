@@ -134,8 +134,8 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
     spec = _with_side(spec, facts, side)
     steps = spec.length.total(spec.sampling.steps_an_epoch(records))
     if spec.privacy is not None and spec.sampling.is_sampled and steps < MIN_POISSON_BLOCK_STEPS:
-        least = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
-        raise InvalidRequest.at("/length", f"that is {steps} steps: {least}")
+        minimum = f"a Poisson-sampled job needs at least {MIN_POISSON_BLOCK_STEPS}, to hide single steps' times"
+        raise InvalidRequest.at("/length", f"that is {steps} steps: {minimum}")
     _check_evaluation(spec, facts, steps)
     warnings = _warnings(spec, facts)
     unfit = optimizers.refusal(spec.optimizer, steps, noised=spec.privacy is not None, norm_adapts=spec.norm_adapts)
@@ -148,9 +148,9 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
 
 def _check_statistics(spec: JobSpec, facts: DatasetFacts) -> Checked:
     """Checks queries and filters against the declaration."""
-    asked, passes = _asked(spec, facts, spec.queries or ())
+    question, passes = _asked(spec, facts, spec.queries or ())
     work = Statistics(
-        asked=asked, passes=passes, records=facts.records_train, columns_bytes=_columns_bytes(passes, facts)
+        asked=question, passes=passes, records=facts.records_train, columns_bytes=_columns_bytes(passes, facts)
     )
     return Checked(spec, facts, 1, facts.records_train, 1.0, work)
 
@@ -172,11 +172,11 @@ def _check_synthetic(spec: JobSpec, facts: DatasetFacts) -> Checked:
         raise InvalidRequest.at("/target", f"{spec.target!r} is none of the columns that are drawn")
     label, rows = facts.spec.task.label_column, _rows(spec, facts)
     closed = {"columns": columns, "target": spec.target or (label if label in columns else None), "rows": rows}
-    chosen = {"method": spec.method or "mixture", "bins": spec.bins or SYNTHETIC_BINS}
-    spec = spec.model_copy(update=closed | chosen)
-    asked, passes = _asked(spec, facts, spec.tables)
+    settings = {"method": spec.method or "mixture", "bins": spec.bins or SYNTHETIC_BINS}
+    spec = spec.model_copy(update=closed | settings)
+    question, passes = _asked(spec, facts, spec.tables)
     work = Synthetic(
-        asked=asked,
+        asked=question,
         passes=passes,
         records=facts.records_train,
         columns_bytes=_columns_bytes(passes, facts),
@@ -210,10 +210,10 @@ def _asked(spec: JobSpec, facts: DatasetFacts, queries: tuple[Query, ...]) -> tu
 
     try:
         columns = declared_columns(facts.spec.features, facts.spec.task)
-        asked = Asked.of(queries, spec.where, columns)
+        question = Asked.of(queries, spec.where, columns)
     except Unfit as error:  # a synthetic job names columns, and no queries
         raise InvalidRequest.at(error.pointer if spec.queries else "/columns", error.detail) from None
-    return asked, Passes.over(facts.slots.train.rows, width_of(facts.spec.features))
+    return question, Passes.over(facts.slots.train.rows, width_of(facts.spec.features))
 
 
 def _columns_bytes(passes: Passes, facts: DatasetFacts) -> int:
@@ -223,19 +223,19 @@ def _columns_bytes(passes: Passes, facts: DatasetFacts) -> int:
 
 
 def _check_largest_batch(spec: JobSpec, records: int, slots: int) -> None:
-    most = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
-    if most is None:
+    largest = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
+    if largest is None:
         return
-    where = "/sampling/largest_batch"
-    if most > slots:
+    pointer = "/sampling/largest_batch"
+    if largest > slots:
         detail = f"no batch is larger than {slots}, the slots of the training part: use at most that many"
-        raise InvalidRequest.at(where, detail)
+        raise InvalidRequest.at(pointer, detail)
     if spec.sampling.rate(records) >= 1.0:
         detail = (
             "a batch as large as the training part takes every record, and leaves nothing to cut: leave "
             '`largest_batch` out, use {"kind": "full_batch"}, or a smaller `expected_batch_size`'
         )
-        raise InvalidRequest.at(where, detail)
+        raise InvalidRequest.at(pointer, detail)
 
 
 def _check_use(spec: JobSpec, facts: DatasetFacts) -> None:
@@ -260,10 +260,10 @@ def _check_privacy(spec: JobSpec, facts: DatasetFacts) -> None:
         detail = "`adaptive` counts records, but this data set protects users: use `flat`, `automatic` or `per_layer`"
         raise InvalidRequest.at("/clipping/kind", detail)
     if facts.filter is not None and not filters.rule_of(facts.filter).samples and spec.sampling.is_sampled:
-        others = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).samples)
+        samplers = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).samples)
         detail = (
             f"this data set's ledger (filter `{facts.filter}`) admits full-batch jobs only: use "
-            f'{{"kind": "full_batch"}}, or a data set whose owner chose the filter {others}, which admits '
+            f'{{"kind": "full_batch"}}, or a data set whose owner chose the filter {samplers}, which admits '
             "Poisson-sampled jobs too; a filter never changes"
             + ("" if facts.spec.privacy.plan is None else ", but the owner may declare the plan `mixed`")
         )
@@ -368,17 +368,17 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
 
 
 def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
-    where, ranking = "/evaluation/ranking", evaluation.ranking
+    pointer, ranking = "/evaluation/ranking", evaluation.ranking
     if ranking is None:
         if isinstance(facts.spec.holdout, LastItemHoldout):
-            raise InvalidRequest.at(where, 'last items are scored by rank: give a ranking such as {"k": 10}')
+            raise InvalidRequest.at(pointer, 'last items are scored by rank: give a ranking such as {"k": 10}')
         return
     if not facts.spec.task.record_is_user:
         raise InvalidRequest.at(
-            where, f"`ranking` needs the task `next_item`; this data set's task is `{facts.spec.task.kind}`"
+            pointer, f"`ranking` needs the task `next_item`; this data set's task is `{facts.spec.task.kind}`"
         )
     if ranking.k > facts.rows[1]:
-        raise InvalidRequest.at(f"{where}/k", f"there are only {facts.rows[1]} items: lower k")
+        raise InvalidRequest.at(f"{pointer}/k", f"there are only {facts.rows[1]} items: lower k")
 
 
 def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
@@ -395,28 +395,28 @@ def _check_groups(evaluation: Evaluation, facts: DatasetFacts) -> None:
         if rule.most_classes is not None and facts.outputs > rule.most_classes:
             detail = f"`{metric}` is for at most {rule.most_classes} classes, and this data set has {facts.outputs}"
             raise InvalidRequest.at("/evaluation/metrics", f"{detail}: name `accuracy`, with `groups` of classes")
-    where = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
+    pointer = "/evaluation/by_frequency" if evaluation.by_frequency else "/evaluation/groups"
     tokens = evaluation.by_frequency and isinstance(facts.spec.task, LanguageModelTask)
     if (evaluation.groups or evaluation.by_frequency) and not tokens and not facts.spec.task.is_classification:
-        raise InvalidRequest.at(where, "groups need a data set whose task is `classification`")
+        raise InvalidRequest.at(pointer, "groups need a data set whose task is `classification`")
     if evaluation.by_frequency and not tokens and facts.is_private:
         detail = "label frequencies are private here: name `groups` of classes from public knowledge"
-        raise InvalidRequest.at(where, detail)
+        raise InvalidRequest.at(pointer, detail)
     for name, places in (evaluation.groups or {}).items():
         if max(places) >= facts.outputs:
-            raise InvalidRequest.at(f"{where}/{name}", f"there are {facts.outputs} classes, counted from 0")
+            raise InvalidRequest.at(f"{pointer}/{name}", f"there are {facts.outputs} classes, counted from 0")
 
 
 def _check_re_attention(spec: JobSpec, facts: DatasetFacts) -> None:
-    asked = spec.model.re_attention if isinstance(spec.model, TransformerRecModel) else None
-    if asked is None or asked.mode == "off":
+    settings = spec.model.re_attention if isinstance(spec.model, TransformerRecModel) else None
+    if settings is None or settings.mode == "off":
         return
     if spec.privacy is None:
         detail = "re-attention corrects for the noise of private training, and this job has none: leave it `off`"
         raise InvalidRequest.at("/model/re_attention/mode", detail)
     features = facts.spec.features
     declared = isinstance(features, Interactions) and features.item_frequencies is not None
-    if asked.frequencies == "public" and facts.is_private and not declared:
+    if settings.frequencies == "public" and facts.is_private and not declared:
         detail = "this data set is private and declares no `features.item_frequencies`: ask for `noisy` ones"
         raise InvalidRequest.at("/model/re_attention/frequencies", detail)
 
@@ -424,15 +424,15 @@ def _check_re_attention(spec: JobSpec, facts: DatasetFacts) -> None:
 def _check_center(spec: JobSpec, facts: DatasetFacts) -> None:
     if not isinstance(spec.model, LinearModel) or spec.model.center is None:
         return
-    where = "/model/center"
+    pointer = "/model/center"
     if spec.model.is_sparse(facts.is_sparse):
-        raise InvalidRequest.at(where, "hashed text cannot be centred: it would no longer be sparse")
+        raise InvalidRequest.at(pointer, "hashed text cannot be centred: it would no longer be sparse")
     if facts.unit == "user":
         detail = "cannot centre: this data set protects users, and their number of records is private"
-        raise InvalidRequest.at(where, detail)
+        raise InvalidRequest.at(pointer, detail)
     if isinstance(spec.optimizer, PublicSideSettings):
         raise InvalidRequest.at(
-            where, "cannot combine `center` with a public-data optimizer: its public gradients use uncentred features"
+            pointer, "cannot combine `center` with a public-data optimizer: its public gradients use uncentred features"
         )
 
 
@@ -469,51 +469,51 @@ BESIDE_TRAINING = 0.5  # of μ: what a score on the training part's own account 
 def _unreadable(spec: JobSpec, facts: DatasetFacts) -> Iterator[str]:
     """Warns of scores that their noise makes meaningless, with the noise_mu or the ε that would do."""
     for score in derive.scores_of(spec.evaluation, facts.public, spec.model):
-        for each in score.planned:
-            most = READABLE * score.sensitivity
-            if each.std > most * (1.0 + 1e-9):
-                enough = _enough(spec, facts, score.noise_mu * each.std, most)
-                noise = f"is released with noise of about ± {each.std:.2g}"
-                yield PlannedNoise(f"{each.name} {noise}, too much to tell models apart: {enough}")
+        for part in score.planned:
+            limit = READABLE * score.sensitivity
+            if part.std > limit * (1.0 + 1e-9):
+                enough = _enough(spec, facts, score.noise_mu * part.std, limit)
+                noise = f"is released with noise of about ± {part.std:.2g}"
+                yield PlannedNoise(f"{part.name} {noise}, too much to tell models apart: {enough}")
 
 
-def _enough(spec: JobSpec, facts: DatasetFacts, of_one: float, most: float) -> str:
+def _enough(spec: JobSpec, facts: DatasetFacts, of_one: float, limit: float) -> str:
     """Says what makes a score readable: a noise_mu that the job's ε can pay, or else the ε that can.
 
     Args:
         of_one: the std of the noise at noise_mu = 1; it is proportional to 1 / noise_mu.
-        most: the largest std that is readable.
+        limit: the largest std that is readable.
     """
-    wanted, asked = 0.4 * most, spec.privacy
-    delta, total = facts.total(asked.target_epsilon, asked.target_delta) if asked is not None else (0.0, None)
+    wanted, privacy = 0.4 * limit, spec.privacy
+    delta, total = facts.total(privacy.target_epsilon, privacy.target_delta) if privacy is not None else (0.0, None)
     if total is None:
         return f"noise_mu = {of_one / wanted:.2g} gives ± {wanted:.2g}"
     is_beside = spec.evaluation is not None and "train" in (spec.evaluation.on, facts.holdout_account)
     share = BESIDE_TRAINING if is_beside else 1.0
-    least = of_one / (share * total)
-    if least <= most:
+    smallest = of_one / (share * total)
+    if smallest <= limit:
         noise_mu = min(of_one / wanted, share * total * (1.0 - 5e-3))  # three digits, and no more than ε pays
         return f"noise_mu = {noise_mu:.3g} gives ± {of_one / noise_mu:.2g}"
-    needed = epsilon_from_mu(of_one / most / share, delta)
+    needed = epsilon_from_mu(of_one / limit / share, delta)
     if needed > LARGEST_EPSILON:
-        return f"too few records score it, no ε up to {LARGEST_EPSILON:g} gives ± {most:.2g}"
-    return f"at this ε it is at least ± {least:.2g}, and ± {most:.2g} takes ε = {needed:.2g}"
+        return f"too few records score it, no ε up to {LARGEST_EPSILON:g} gives ± {limit:.2g}"
+    return f"at this ε it is at least ± {smallest:.2g}, and ± {limit:.2g} takes ε = {needed:.2g}"
 
 
 def _beyond_bound(evaluation: Evaluation, facts: DatasetFacts) -> tuple[str, ...]:
     """Warns of a bound that clips likely losses."""
     bound = evaluation.sensitivities(classes=facts.outputs > 1).get("loss")
-    said = facts.spec.task.clipped(bound, facts.rows[1]) if bound is not None else None
-    return (said,) if said is not None else ()
+    clipped = facts.spec.task.clipped(bound, facts.rows[1]) if bound is not None else None
+    return (clipped,) if clipped is not None else ()
 
 
 def _check_audit(spec: JobSpec, facts: DatasetFacts) -> None:
     """Which jobs can be audited by canaries of their own."""
     if spec.audit is None:
         return
-    why = _audit_refusal(spec, facts)
-    if why is not None:
-        raise InvalidRequest.at("/audit", f"{why}: leave `audit` out")
+    refusal = _audit_refusal(spec, facts)
+    if refusal is not None:
+        raise InvalidRequest.at("/audit", f"{refusal}: leave `audit` out")
     if spec.audit.kind == "gradients":
         _check_gradient_canaries(spec)
     else:
@@ -544,13 +544,13 @@ def _audit_refusal(spec: JobSpec, facts: DatasetFacts) -> str | None:
 
 
 def _check_gradient_canaries(spec: JobSpec) -> None:
-    why = None
+    refusal = None
     if isinstance(spec.optimizer, PublicSideSettings):
-        why = f"`{spec.optimizer.kind}` takes public gradients, which have no coordinate of a canary"
+        refusal = f"`{spec.optimizer.kind}` takes public gradients, which have no coordinate of a canary"
     elif spec.runtime.shard != "none":
-        why = "`runtime.shard` divides tensors among processes, and the canaries' belongs to all of them"
-    if why is not None:
-        detail = f'{why}: ask for canaries of kind "records", or leave `audit` out'
+        refusal = "`runtime.shard` divides tensors among processes, and the canaries' belongs to all of them"
+    if refusal is not None:
+        detail = f'{refusal}: ask for canaries of kind "records", or leave `audit` out'
         raise InvalidRequest.at("/audit", detail)
 
 
@@ -586,8 +586,8 @@ def _check_augmentation(spec: JobSpec, facts: DatasetFacts) -> None:
         return
     _check_viewed(spec, facts)
     form = spec.model.pixels()
-    for place, each in enumerate(spec.augmentation.transforms):
-        _check_transform(each, form, f"{AUGMENTATION}/transforms/{place}")
+    for place, transform in enumerate(spec.augmentation.transforms):
+        _check_transform(transform, form, f"{AUGMENTATION}/transforms/{place}")
     _check_views(spec, spec.augmentation, facts)
 
 
@@ -623,26 +623,26 @@ def _check_undivided(spec: JobSpec) -> None:
         raise InvalidRequest.at("/optimizer/kind", detail)
 
 
-def _check_transform(transform: Transform, form: ImageForm | None, where: str) -> None:
+def _check_transform(transform: Transform, form: ImageForm | None, pointer: str) -> None:
     if transform.of_images != (form is not None):
         fitting = "`drop_words`" if form is None else "`crop`, `flip` and `erase`"
         reads = "texts" if form is None else "images"
-        raise InvalidRequest.at(f"{where}/kind", f"this model reads {reads}: use {fitting}")
+        raise InvalidRequest.at(f"{pointer}/kind", f"this model reads {reads}: use {fitting}")
     if form is None:
         return
     side = min(form.height, form.width)
     if isinstance(transform, Crop) and transform.padding >= side:
-        raise InvalidRequest.at(f"{where}/padding", f"images of {side} pixels move by at most {side - 1}: lower it")
+        raise InvalidRequest.at(f"{pointer}/padding", f"images of {side} pixels move by at most {side - 1}: lower it")
     if isinstance(transform, Erase) and transform.side > side:
-        raise InvalidRequest.at(f"{where}/side", f"the images have {side} pixels: erase at most as many")
+        raise InvalidRequest.at(f"{pointer}/side", f"the images have {side} pixels: erase at most as many")
 
 
-def _check_views(spec: JobSpec, asked: Augmentation, facts: DatasetFacts) -> None:
+def _check_views(spec: JobSpec, augmentation: Augmentation, facts: DatasetFacts) -> None:
     """A pass holds all views of a record at once."""
-    held = spec.model.held(RecordSizes(facts.features, facts.outputs, facts.is_sparse, 1))
-    if held is not None and held <= MOST_NUMBERS < held * asked.views:
+    activations = spec.model.held(RecordSizes(facts.features, facts.outputs, facts.is_sparse, 1))
+    if activations is not None and activations <= MOST_NUMBERS < activations * augmentation.views:
         detail = (
-            f"a pass would hold {held * asked.views} numbers for the views of one record; at most {MOST_NUMBERS} are "
-            f"allowed: ask for at most {MOST_NUMBERS // held} views"
+            f"a pass would hold {activations * augmentation.views} numbers for the views of one record; at most {MOST_NUMBERS} are "
+            f"allowed: ask for at most {MOST_NUMBERS // activations} views"
         )
         raise InvalidRequest.at(f"{AUGMENTATION}/views", detail)

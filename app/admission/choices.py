@@ -175,11 +175,11 @@ class Rule:
 
     def rate(self, steps: int, sigma: float, max_grad_norm: float) -> Choice:
         """Returns the rate for T steps at σ and C."""
-        found = rate_of(self.optimizer, self.numbers(steps, sigma, max_grad_norm), self.constants)
+        choice = rate_of(self.optimizer, self.numbers(steps, sigma, max_grad_norm), self.constants)
         if not self.unmeasured:
-            return found
-        because = f"{found.because}; not measured {' or '.join(self.unmeasured)}"
-        return found.model_copy(update={"because": because})
+            return choice
+        because = f"{choice.because}; not measured {' or '.join(self.unmeasured)}"
+        return choice.model_copy(update={"because": because})
 
 
 class Training(NamedTuple):
@@ -199,8 +199,8 @@ def completed(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Part, 
         InvalidRequest: its task has no default model, or the data set declares no shares.
     """
     weighted, weights = _with_class_weights(spec, facts)
-    whole, parts = _with_recipe(weighted, facts)
-    return whole, (*parts, *weights)
+    recipe, parts = _with_recipe(weighted, facts)
+    return recipe, (*parts, *weights)
 
 
 @dataclass(frozen=True)
@@ -225,13 +225,13 @@ def closed(spec: JobSpec, facts: DatasetFacts) -> Closed:
     Raises:
         InvalidRequest: a search has no rule, or its settings do not go together.
     """
-    spec, chosen = with_numbers(spec, facts)
-    spec, why = decided(spec, facts)
+    spec, resolved = with_numbers(spec, facts)
+    spec, reasons = decided(spec, facts)
     spec, needless = _with_scores(spec, facts), _needless_search(spec, facts)
     if spec.hpo is not None and not isinstance(spec.hpo, Auto):
         _check_search(spec, spec.hpo, facts)
         spec = settled(spec, spec.hpo, facts)
-    return Closed(spec, chosen, why, needless)
+    return Closed(spec, resolved, reasons, needless)
 
 
 def _with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
@@ -239,13 +239,13 @@ def _with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
 
     Stored, so that an evaluation that names none, as older jobs have, keeps its meaning.
     """
-    asked = spec.evaluation
-    if asked is None or spec.privacy is None or not derive.is_noisy(asked, facts.public):
+    evaluation = spec.evaluation
+    if evaluation is None or spec.privacy is None or not derive.is_noisy(evaluation, facts.public):
         return spec
     two_classes = facts.spec.task.is_classification and facts.outputs == TWO_CLASSES
-    if not two_classes or asked.metrics or asked.groups or asked.by_frequency or asked.ranking:
+    if not two_classes or evaluation.metrics or evaluation.groups or evaluation.by_frequency or evaluation.ranking:
         return spec
-    return spec.model_copy(update={"evaluation": asked.model_copy(update={"metrics": ["auc"]})})
+    return spec.model_copy(update={"evaluation": evaluation.model_copy(update={"metrics": ["auc"]})})
 
 
 def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved | None]:
@@ -271,17 +271,17 @@ def with_numbers(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, Resolved 
     return spec, Resolved(steps=steps, max_grad_norm=norm)
 
 
-def _usual(value: float, why: str) -> Choice:
-    return Choice(value=value, because=f"{USUAL}: no experiment tells one {why}")
+def _usual(value: float, because: str) -> Choice:
+    return Choice(value=value, because=f"{USUAL}: no experiment tells one {because}")
 
 
 def _norm(rule: Rule) -> Choice:
     """C: a user's k records are clipped to C/k each; the class of the largest weight is clipped like a plain record."""
-    found = norm_of(rule.length, rule.outputs, rule.constants)
+    choice = norm_of(rule.length, rule.outputs, rule.constants)
     if rule.scale == 1.0:
-        return found
-    because = f"{rule.scale:.3g}, a user's records times the largest class weight, times {found.because}"
-    return Choice(value=rounded(rule.scale * found.value), because=because)
+        return choice
+    because = f"{rule.scale:.3g}, a user's records times the largest class weight, times {choice.because}"
+    return Choice(value=rounded(rule.scale * choice.value), because=because)
 
 
 def _steps(rule: Rule | str, spec: JobSpec, facts: DatasetFacts) -> Choice:
@@ -307,10 +307,10 @@ def with_rate(checked: Checked, priced: Price, job: Closed) -> Checked:
     Raises:
         InvalidRequest: no rule is known for such a job, or its rate does not go with the weight decay.
     """
-    spec, more, chosen = checked.spec, job.why, job.chosen
+    spec, reason, numbers = checked.spec, job.why, job.chosen
     if spec.optimizer.learning_rate != "auto":
-        named = checked if more is None else replace(checked, warnings=(*checked.warnings, f"{NAMED} {more}"))
-        return replace(named, resolved=chosen)
+        named_norm = checked if reason is None else replace(checked, warnings=(*checked.warnings, f"{NAMED} {reason}"))
+        return replace(named_norm, resolved=numbers)
     measured = rule_of(spec, checked.facts)
     rule = measured if isinstance(measured, Rule) else nearest_rule(spec, checked.facts, measured)
     if rule is None:
@@ -319,15 +319,15 @@ def with_rate(checked: Checked, priced: Price, job: Closed) -> Checked:
         checked = replace(checked, warnings=(*checked.warnings, UNMEASURED.format(measured)))
     training = priced.mechanism.training if priced.mechanism else None
     sigma, norm = (training.noise_multiplier, training.max_grad_norm) if training else (0.0, 1.0)
-    found = rule.rate(checked.steps, sigma, norm)
+    choice = rule.rate(checked.steps, sigma, norm)
     try:
-        optimizer = type(spec.optimizer).model_validate(spec.optimizer.model_dump() | {"learning_rate": found.value})
+        optimizer = type(spec.optimizer).model_validate(spec.optimizer.model_dump() | {"learning_rate": choice.value})
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        detail = f"`auto` means {found.value:g} here ({found.because}); {why}: give a number"
+        detail = f"`auto` means {choice.value:g} here ({choice.because}); {why}: give a number"
         raise InvalidRequest.at(WHERE, detail) from None
-    because = found.because if more is None else f"{found.because}. {more}"
-    resolved = (chosen or Resolved()).model_copy(update={"learning_rate": found.value, "because": because})
+    because = choice.because if reason is None else f"{choice.because}. {reason}"
+    resolved = (numbers or Resolved()).model_copy(update={"learning_rate": choice.value, "because": because})
     return replace(checked, spec=spec.model_copy(update={"optimizer": optimizer}), resolved=resolved)
 
 
@@ -370,8 +370,8 @@ def nearest_rule(spec: JobSpec, facts: DatasetFacts, untried: str) -> Rule | Non
         length = factor * math.pow(_length(model, facts) * model.input_scale, power)
     if length is None:
         return None
-    found = _rule(spec, facts, model, optimizer, length)
-    return replace(found, unmeasured=(*found.unmeasured, untried))
+    rule = _rule(spec, facts, model, optimizer, length)
+    return replace(rule, unmeasured=(*rule.unmeasured, untried))
 
 
 def _rule(
@@ -418,7 +418,7 @@ def _unmeasured(spec: JobSpec) -> tuple[str, ...]:
         "with `dropout`": dropout > 0.0,
         "with `augmentation`": spec.augmentation is not None,
     }
-    return tuple(name for name, there in has.items() if there)
+    return tuple(name for name, is_present in has.items() if is_present)
 
 
 def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
@@ -434,12 +434,12 @@ def _untried(spec: JobSpec, facts: DatasetFacts) -> str | None:
         return f"for `{clipping}` clipping"
     if spec.privacy is None and not is_linear:
         return "for a network without privacy"
-    others = {
+    alternatives = {
         "for `cyclic` batches": isinstance(spec.sampling, Cyclic),
         "with `class_weights`": spec.class_weights is not None and not (of_tables and facts.outputs == TWO_CLASSES),
         "with correlated noise": spec.noise is not None,
     }
-    return next((name for name, there in others.items() if there), None)
+    return next((name for name, is_present in alternatives.items() if is_present), None)
 
 
 def _inputs(model: LinearModel | MlpModel | CnnModel, facts: DatasetFacts) -> int:
@@ -571,32 +571,32 @@ def rates_of(spec: JobSpec, hpo: Strategy, facts: DatasetFacts, mu: float | None
     planned = spec.length.total(spec.sampling.steps_an_epoch(facts.records_train))
     steps, norms = hpo.space.steps or (planned, planned), hpo.space.max_grad_norm or (clip, clip)
     products = []  # ηTC by the rule, at each end of the privacy of trials and of T and C
-    for each, length, norm in product({_least_mu(hpo, mu, delta), mu}, set(steps), set(norms)):
-        sigma = _sigma(spec, facts, length, each) if each is not None else 0.0
+    for steps_tried, length, norm in product({_least_mu(hpo, mu, delta), mu}, set(steps), set(norms)):
+        sigma = _sigma(spec, facts, length, steps_tried) if steps_tried is not None else 0.0
         products.append(rule.rate(length, sigma, norm).value * length * norm)
-    least = min(products) / (AROUND * steps[0] * norms[0])
-    most = max(products) * AROUND / (steps[1] * norms[1])
-    if most < AROUND**2 * least:  # T or C alone span more than that
-        middle = math.sqrt(least * most)
-        least, most = middle / AROUND, middle * AROUND
-    return rounded(least), rounded(most)
+    lowest = min(products) / (AROUND * steps[0] * norms[0])
+    highest = max(products) * AROUND / (steps[1] * norms[1])
+    if highest < AROUND**2 * lowest:  # T or C alone span more than that
+        middle = math.sqrt(lowest * highest)
+        lowest, highest = middle / AROUND, middle * AROUND
+    return rounded(lowest), rounded(highest)
 
 
 def _around_named(spec: JobSpec, why_not: str) -> tuple[float, float]:
     """Returns the bounds around the rate that the job names; see rates_of."""
-    named = spec.optimizer.learning_rate
-    if named == "auto":
+    rate = spec.optimizer.learning_rate
+    if rate == "auto":
         detail = (
             f"no rule gives the learning rate {why_not}: give the bounds as [least, most], or name a rate to begin at"
         )
         raise InvalidRequest.at("/hpo/space/learning_rate", detail)
-    return max(rounded(named / BESIDE), LEAST_RATE), min(rounded(named * BESIDE), MOST_RATE)
+    return max(rounded(rate / BESIDE), LEAST_RATE), min(rounded(rate * BESIDE), MOST_RATE)
 
 
 def total_of(spec: JobSpec, facts: DatasetFacts) -> tuple[float, float | None]:
     """Returns the job's δ, and the μ of its total; None if it has no total."""
-    asked = spec.privacy
-    return facts.total(asked.target_epsilon, asked.target_delta) if asked is not None else facts.total(None, None)
+    privacy = spec.privacy
+    return facts.total(privacy.target_epsilon, privacy.target_delta) if privacy is not None else facts.total(None, None)
 
 
 def _least_mu(hpo: Strategy, mu: float | None, delta: float) -> float | None:
@@ -636,20 +636,20 @@ def _with_recipe(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tuple[Par
     Raises:
         InvalidRequest: its task has no default model.
     """
-    named = spec.model_fields_set
-    if "optimizer" in named:
+    fields_set = spec.model_fields_set
+    if "optimizer" in fields_set:
         return spec, ()
     model, evaluation, parts = spec.model, spec.evaluation, list[Part]()
-    if "model" not in named:
+    if "model" not in fields_set:
         model, because = _model(spec, facts)
         parts.append(Part(name="model", value=model.kind, because=because))
     training = _training(model)
     parts.append(Part(name="optimizer", value=training.optimizer.kind, because=training.because))
-    clips = training.clipping is not None and "clipping" not in named and spec.privacy is not None
-    lasts = training.length is not None and "length" not in named
-    if "evaluation" not in named:
-        evaluation, told = _scores(spec, model, facts)
-        parts.append(told)
+    clips = training.clipping is not None and "clipping" not in fields_set and spec.privacy is not None
+    lasts = training.length is not None and "length" not in fields_set
+    if "evaluation" not in fields_set:
+        evaluation, scores_part = _scores(spec, model, facts)
+        parts.append(scores_part)
     completed = {
         "model": model,
         "optimizer": training.optimizer,
@@ -676,13 +676,13 @@ def _with_class_weights(spec: JobSpec, facts: DatasetFacts) -> tuple[JobSpec, tu
         )
         raise InvalidRequest.at("/class_weights", detail)
     weights = [float(f"{1.0 / (len(task.shares) * share):.4g}") for share in task.shares]
-    said = ", ".join(f"{weight:g}" for weight in weights)
+    listed = ", ".join(f"{weight:g}" for weight in weights)
     because = "1/(K share) of the declared shares"
     if len(weights) == TWO_CLASSES:
         because += (
             "; a threshold on the probabilities gives more balanced accuracy, and costs nothing (docs/choosing.md)"
         )
-    part = Part(name="class weights", value=said, because=because)
+    part = Part(name="class weights", value=listed, because=because)
     return spec.model_copy(update={"class_weights": [min(max(each, 1e-3), 1e3) for each in weights]}), (part,)
 
 
@@ -768,9 +768,9 @@ def _scores(spec: JobSpec, model: Model, facts: DatasetFacts) -> tuple[Evaluatio
         return evaluation, Part(name="scores", value=f"on the {part}", because="exact, as it is public")
     own_account = on == "holdout" and not isinstance(facts.spec.holdout, LastItemHoldout)
     _, mu = total_of(spec, facts)
-    most = (OWN_SHARE if own_account else TRAIN_SHARE) * (mu if mu is not None else USUAL_MU)
+    budget_mu = (OWN_SHARE if own_account else TRAIN_SHARE) * (mu if mu is not None else USUAL_MU)
     wanted = LEAST_NOISE * max(planned) / TARGET_STD
-    noise_mu = float(f"{max(min(wanted, most), LEAST_NOISE):.2g}")
-    because = f"noise of {TARGET_STD:g} of a score's range, if that costs at most {most:.2g} of μ"
-    told = Part(name="scores", value=f"on the {part}, noise_mu = {noise_mu:g}", because=because)
-    return evaluation.model_copy(update={"noise_mu": noise_mu}), told
+    noise_mu = float(f"{max(min(wanted, budget_mu), LEAST_NOISE):.2g}")
+    because = f"noise of {TARGET_STD:g} of a score's range, if that costs at most {budget_mu:.2g} of μ"
+    scores_part = Part(name="scores", value=f"on the {part}, noise_mu = {noise_mu:g}", because=because)
+    return evaluation.model_copy(update={"noise_mu": noise_mu}), scores_part

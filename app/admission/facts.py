@@ -92,8 +92,8 @@ class DatasetFacts:
         try:
             features = seen_by(model, self.spec.features)
         except ValueError as error:
-            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise InvalidRequest.at("/model/pairs", said.removeprefix("Value error, ")) from None
+            detail = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise InvalidRequest.at("/model/pairs", detail.removeprefix("Value error, ")) from None
         if features is self.spec.features:
             return self
         declared = self.spec.model_copy(update={"features": features})
@@ -101,13 +101,13 @@ class DatasetFacts:
 
     def on(self, blocks: Iterable[BlockFacts]) -> DatasetFacts:
         """The same data set, of which some blocks are read: their declared sizes add up."""
-        chosen = tuple(sorted(blocks, key=lambda each: each.id))
+        blocks_by_id = tuple(sorted(blocks, key=lambda block: block.id))
         return replace(
             self,
-            blocks=chosen,
-            records_train=sum(each.records_train for each in chosen),
-            records_holdout=sum(each.records_holdout for each in chosen),
-            stated_slots=added(each.slots for each in chosen),
+            blocks=blocks_by_id,
+            records_train=sum(each.records_train for each in blocks_by_id),
+            records_holdout=sum(each.records_holdout for each in blocks_by_id),
+            stated_slots=added(each.slots for each in blocks_by_id),
         )
 
     def with_records(self, records: int) -> DatasetFacts:

@@ -64,35 +64,35 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
         left, inside = left_for(session, facts, caller.id), left_within(session, facts.reads, caller.id)
         pace = None if is_study or hypothetical else seconds_per_step(session, facts.id, checked.spec)
         start = None if is_study else start_of(session, request, facts.id)
-    found = Quote.model_validate(priced.quote.model_dump(mode="json"))
-    found.declaration = facts.declaration
-    found.scores = list(checked.scores(priced.price.mechanism))
-    found.estimated_duration_s = round(pace * checked.steps, 1) if pace is not None else None
-    found.start = start
-    found.memory = checked.work.memory(checked.spec, facts)
-    found.outlook = outlook_of(checked)
-    if found.outlook is not None and (flat := no_gain(found.outlook)) is not None:
-        found.warnings.append(flat)
-    if found.memory and (much := memory.warning(found.memory, request.limits.memory_bytes)) is not None:
-        found.warnings.append(much)
-    found.warnings.extend(lack_of(db, request))
-    found.warnings.extend(left_out(spec.blocks, facts))
+    quoted = Quote.model_validate(priced.quote.model_dump(mode="json"))
+    quoted.declaration = facts.declaration
+    quoted.scores = list(checked.scores(priced.price.mechanism))
+    quoted.estimated_duration_s = round(pace * checked.steps, 1) if pace is not None else None
+    quoted.start = start
+    quoted.memory = checked.work.memory(checked.spec, facts)
+    quoted.outlook = outlook_of(checked)
+    if quoted.outlook is not None and (flat := no_gain(quoted.outlook)) is not None:
+        quoted.warnings.append(flat)
+    if quoted.memory and (much := memory.warning(quoted.memory, request.limits.memory_bytes)) is not None:
+        quoted.warnings.append(much)
+    quoted.warnings.extend(lack_of(db, request))
+    quoted.warnings.extend(left_out(spec.blocks, facts))
     if left is None or checked.pricing is None:
-        return found.model_copy(update={"fits": True})
+        return quoted.model_copy(update={"fits": True})
     charge, allowed = priced.price.charge, is_allowed(resolved.access, priced.price.epsilon)
     if not allowed:
-        found.warnings.append(policy(resolved.access))
+        quoted.warnings.append(policy(resolved.access))
     if inside is not None and not inside.covers(charge):
-        found.warnings.append(BEYOND_BUDGET)
-    found.fits = left.covers(charge) and allowed
-    found.jobs_that_fit = left.holds(charge) if allowed else 0
-    if found.fits:
-        after = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
-        found.remaining_after = after
-    found.largest_epsilon_that_fits = largest_that_fits(pricing, resolved, priced, left)
-    if not found.fits and (why := order_for(db, pricing, priced)) is not None:
-        found.warnings.append(why)
-    return found
+        quoted.warnings.append(BEYOND_BUDGET)
+    quoted.fits = left.covers(charge) and allowed
+    quoted.jobs_that_fit = left.holds(charge) if allowed else 0
+    if quoted.fits:
+        remaining = Charge(train=left.train - charge.train, holdout=left.holdout - charge.holdout, unit=charge.unit)
+        quoted.remaining_after = remaining
+    quoted.largest_epsilon_that_fits = largest_that_fits(pricing, resolved, priced, left)
+    if not quoted.fits and (order := order_for(db, pricing, priced)) is not None:
+        quoted.warnings.append(order)
+    return quoted
 
 
 def with_records(resolved: Resolved, records: int) -> Resolved:
@@ -132,11 +132,11 @@ def forecast(admission: Admission, caller: Caller, spec: JobSpec, dataset_id: st
     fit = left.holds(priced.units) if left is not None else None
     if fit is None:
         raise PrivacyError("a job on private data has a cost")
-    whole = {name: getattr(account, f"{name}_budget") for name in ("train", "holdout")}
+    budget_of = {name: getattr(account, f"{name}_budget") for name in ("train", "holdout")}
     if priced.checked.facts.moves:
         budget = budget_after(account, second_filter(first))
-        whole = {name: budget if there else 0 for name, there in whole.items()}
-    budgets = ((priced.units.train, whole["train"]), (priced.units.holdout, whole["holdout"]))
+        budget_of = {name: budget if has_part else 0 for name, has_part in budget_of.items()}
+    budgets = ((priced.units.train, budget_of["train"]), (priced.units.holdout, budget_of["holdout"]))
     share = max(each / budget for each, budget in budgets if budget > 0)
     fit = fit if is_allowed(resolved.access, priced.price.epsilon) else 0
     return Forecast(jobs_that_fit=fit, per_job=priced.units, share_per_job=share)

@@ -108,10 +108,10 @@ def hold(admission: Admission, resolved: Resolved, priced: Priced, idempotency_k
     except IntegrityError:
         # Two concurrent requests had the same idempotency key: the database admitted one.
         with db.read() as session:
-            before = session.execute(ONCE, {"key": request.caller.id, "once": idempotency_key}).one_or_none()
-        if before is None:
+            duplicate = session.execute(ONCE, {"key": request.caller.id, "once": idempotency_key}).one_or_none()
+        if duplicate is None:
             raise
-        return Held(same(before.id, before.request_sha256, request.digest))
+        return Held(same(duplicate.id, duplicate.request_sha256, request.digest))
     with about({"job": job.id}):
         logger.info("admitted")
     return Held(job.id, job.job())
@@ -147,8 +147,8 @@ def _hold(session: Session, request: Request, priced: Priced, job: NewJob, recor
         holds = ask_holds(trip, caller, priced, job.id)
     key = standing.check_key(session, caller, reply.one_or_none(), checked.spec.optimizer.side)
     limit = key.max_queued_jobs or request.limits.max_queued_jobs
-    there = standing.read(caller, replies, recorded)
-    standing.check(there, limit, priced.price.epsilon, checked.spec.use, is_private=checked.facts.is_private)
+    readings = standing.read(caller, replies, recorded)
+    standing.check(readings, limit, priced.price.epsilon, checked.spec.use, is_private=checked.facts.is_private)
     begin_study(session, job)
     graph_rows.use(session, caller.id, graph_rows.named(checked.spec.model))
     if holds is not None:

@@ -84,9 +84,11 @@ class LookedUp:
 
 def look_up(connection: Connection, caller: Caller, dataset: str, idempotency_key: str) -> LookedUp | None:
     """Looks a data set up by its id or name; None if this key sees none."""
-    asked = {"key": caller.id, "dataset": dataset, "once": idempotency_key}
+    parameters = {"key": caller.id, "dataset": dataset, "once": idempotency_key}
     seen = [
-        (row, access) for row in connection.execute(LOOK_UP, asked) if (access := access_in(caller, row)) is not None
+        (row, access)
+        for row in connection.execute(LOOK_UP, parameters)
+        if (access := access_in(caller, row)) is not None
     ]
     if not seen:
         return None
@@ -96,7 +98,7 @@ def look_up(connection: Connection, caller: Caller, dataset: str, idempotency_ke
 
 
 def facts_for(
-    session: Session, caller: Caller, dataset: Dataset, asked: BlockChoice, *, samples: bool = False
+    session: Session, caller: Caller, dataset: Dataset, choice: BlockChoice, *, samples: bool = False
 ) -> DatasetFacts:
     """Reads the public facts of what a job reads: its data set, or the blocks that it names; for "all", all open ones.
 
@@ -107,24 +109,24 @@ def facts_for(
         InvalidRequest: it names a block that is not there or not open.
         Conflict: `content-deleted`: nothing is left to train on.
     """
-    facts, named = dataset_facts(session, dataset, samples=samples), None if asked == ALL else asked
+    facts, block_choice = dataset_facts(session, dataset, samples=samples), None if choice == ALL else choice
     to = second_filter(dataset) if facts.moves else None
-    blocks = blocks_of(session, dataset, caller.id, named, to)
+    blocks = blocks_of(session, dataset, caller.id, block_choice, to)
     if blocks is None:  # it never grew
         check_there(dataset)
-        return without_blocks(facts, asked)
+        return without_blocks(facts, choice)
     if not blocks:
         _check_any(session, caller, dataset)
-    if named is None:
+    if block_choice is None:
         return facts.on(blocks)
-    there = {each.label: each for each in blocks}
-    for place, label in enumerate(named):
-        if label not in there or label in named[:place]:
+    by_label = {each.label: each for each in blocks}
+    for place, label in enumerate(block_choice):
+        if label not in by_label or label in block_choice[:place]:
             every = blocks_of(session, dataset, caller.id) or []
             still = ", ".join(each.label for each in every)
-            why = "is named twice" if label in there else f"is not open; open are {still}"
-            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
-    return facts.on(there[label] for label in named)
+            problem = "is named twice" if label in by_label else f"is not open; open are {still}"
+            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {problem}")
+    return facts.on(by_label[label] for label in block_choice)
 
 
 def _check_any(session: Session, caller: Caller, dataset: Dataset) -> None:
@@ -133,13 +135,13 @@ def _check_any(session: Session, caller: Caller, dataset: Dataset) -> None:
         raise Conflict("content-deleted", f"every block of {dataset.name!r} was retired or deleted")
 
 
-def without_blocks(facts: DatasetFacts, asked: BlockChoice) -> DatasetFacts:
+def without_blocks(facts: DatasetFacts, choice: BlockChoice) -> DatasetFacts:
     """Returns the facts of a data set that never grew, if a job names no block of it.
 
     Raises:
         InvalidRequest: it does.
     """
-    if asked not in (ALL, [FIRST]) or (asked != ALL and not facts.is_private):
+    if choice not in (ALL, [FIRST]) or (choice != ALL and not facts.is_private):
         raise InvalidRequest.at("/blocks", "this data set has no blocks: leave `blocks` out")
     return facts
 
@@ -192,13 +194,13 @@ def facts_of(dataset: Dataset | Row[Any], account: Row[Any] | None) -> DatasetFa
 def remaining(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
     """Returns the units that a key may still hold on both accounts of each of several data sets, within the cap and its
     own budget; None on public data."""
-    found = []
-    for each in dataset_ids:
-        account = session.get(Account, each)
+    rows = []
+    for dataset_id in dataset_ids:
+        account = session.get(Account, dataset_id)
         if account is None:
             return None
-        found.append(budgets.with_own(remaining_of(account), budgets.of_key(session, each, key_id)))
-    return _least(found)
+        rows.append(budgets.with_own(remaining_of(account), budgets.of_key(session, dataset_id, key_id)))
+    return _least(rows)
 
 
 def left_for(session: Session, facts: DatasetFacts, key_id: str) -> Units | None:
@@ -214,12 +216,12 @@ def left_for(session: Session, facts: DatasetFacts, key_id: str) -> Units | None
 def left_within(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
     """Returns the units left of a key's own budget within the cap, on each of several data sets; None if the cap alone
     bounds it."""
-    own = (budgets.of_key(session, each, key_id) for each in dataset_ids)
-    return _least([budgets.remaining_of(each) for each in own if each is not None])
+    shares = (budgets.of_key(session, each, key_id) for each in dataset_ids)
+    return _least([budgets.remaining_of(each) for each in shares if each is not None])
 
 
-def _least(found: list[dict[str, int]]) -> Units | None:
-    return Units(**{part: min(each[part] for each in found) for part in budgets.PARTS}) if found else None
+def _least(remainders: list[dict[str, int]]) -> Units | None:
+    return Units(**{part: min(each[part] for each in remainders) for part in budgets.PARTS}) if remainders else None
 
 
 def blocks_of(
@@ -247,8 +249,8 @@ def blocks_of(
     )
     if labels is not None:
         rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
-    found = [(block, account) for block, account in session.execute(rows)]
-    own = budgets.of_key_on(session, [account.dataset_id for _, account in found], key_id)
+    rows_with_accounts = [(block, account) for block, account in session.execute(rows)]
+    shares = budgets.of_key_on(session, [account.dataset_id for _, account in rows_with_accounts], key_id)
     per_unit = DatasetSpec.model_validate(dataset.spec).privacy.max_records_per_user or 1
     return [
         BlockFacts(
@@ -258,10 +260,10 @@ def blocks_of(
             records_holdout=block.shape.records_holdout,
             slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
             left=Units.model_validate(
-                budgets.with_own(remaining_of(account), own.get(account.dataset_id))
+                budgets.with_own(remaining_of(account), shares.get(account.dataset_id))
                 if to is None
                 else left_after(account, to)
             ),
         )
-        for block, account in found
+        for block, account in rows_with_accounts
     ]

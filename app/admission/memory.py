@@ -62,9 +62,9 @@ class MemoryEstimate(Document):
 
 def of_release(sums: int, noise: int, passes: int, answers: int, *, records: int) -> MemoryEstimate:
     """The memory of a job that has no model and is one release."""
-    whole = BASE_BYTES + math.ceil(OVERHEAD * (sums + noise + answers + records)) + passes
+    total = BASE_BYTES + math.ceil(OVERHEAD * (sums + noise + answers + records)) + passes
     return MemoryEstimate(
-        process_bytes=whole,
+        process_bytes=total,
         base_bytes=BASE_BYTES,
         model_bytes=0,
         totals_bytes=sums,
@@ -86,34 +86,34 @@ def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics:
     """
     trained = layers(spec.model, sizes.features, sizes.outputs, rows)
     numbers, largest = _size(trained), _largest_tensor(trained)
-    each = NUMBER_BYTES * numbers
+    vector = NUMBER_BYTES * numbers
     shards = spec.runtime.ranks if spec.runtime.shard == "optimizer" else 1
     optimizer, linear = spec.optimizer, isinstance(spec.model, LinearModel)
-    own = each // shards if shards > 1 else 0  # a rank's totals are copied out of all
+    shard_totals = vector // shards if shards > 1 else 0  # a rank's totals are copied out of all
     divided = 0
     if optimizer.divides:
-        divided = each + (LINEAR_DIVIDED * each if linear else 2 * NUMBER_BYTES * largest)
-    observed = 2 * each if optimizer.observes else 0
+        divided = vector + (LINEAR_DIVIDED * vector if linear else 2 * NUMBER_BYTES * largest)
+    observed = 2 * vector if optimizer.observes else 0
     noises = 2 if spec.noise is not None else 1 if spec.privacy is not None else 0
-    held = (
+    buffers = (
         spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, rows[1])) or PASS_BYTES
     ) * spec.views
-    of_pass = 0 if spec.runtime.device == "cuda" else numerics.rows_per_pass * held * BYTES[numerics.passes]
+    of_pass = 0 if spec.runtime.device == "cuda" else numerics.rows_per_pass * buffers * BYTES[numerics.passes]
     slopes = isinstance(optimizer, DpZo)  # one number is summed and noised; a moved copy takes the totals' place
-    noises, totals = (0, each if linear else NUMBER_BYTES * largest) if slopes else (noises, each + own)
-    scratch = LINEAR_SCRATCH * each if linear else 2 * NUMBER_BYTES * largest
+    noises, totals = (0, vector if linear else NUMBER_BYTES * largest) if slopes else (noises, vector + shard_totals)
+    scratch = LINEAR_SCRATCH * vector if linear else 2 * NUMBER_BYTES * largest
     parts = {
-        "model_bytes": each + _module_bytes(spec, numbers, numerics),
+        "model_bytes": vector + _module_bytes(spec, numbers, numerics),
         "totals_bytes": totals if slopes else totals + scratch,
-        "noise_bytes": noises * each // shards,
-        "optimizer_bytes": optimizer.state_numbers * each // shards + divided + observed,
+        "noise_bytes": noises * vector // shards,
+        "optimizer_bytes": optimizer.state_numbers * vector // shards + divided + observed,
         "passes_bytes": math.ceil(spec.model.peak() * of_pass),
         "records_bytes": _records_bytes(spec, sizes, numerics),
     }
     passes = parts["passes_bytes"]
     base = BASE_BYTES + (TRANSFORMERS_BYTES if isinstance(spec.model, HfModel) else 0)
-    whole = base + math.ceil(OVERHEAD * (sum(parts.values()) - passes)) + passes
-    return MemoryEstimate(process_bytes=whole, base_bytes=base, **parts)
+    total = base + math.ceil(OVERHEAD * (sum(parts.values()) - passes)) + passes
+    return MemoryEstimate(process_bytes=total, base_bytes=base, **parts)
 
 
 def _module_bytes(spec: JobSpec, trained: int, numerics: Numerics) -> int:
@@ -130,8 +130,8 @@ def _records_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics) -> int
     sparse = model.is_sparse(sizes.sparse) if isinstance(model, LinearModel) else sizes.sparse
     features = model.inputs(sizes.features) if isinstance(model, LinearModel) else sizes.features
     tokens = model.most_tokens if isinstance(model, HfModel) else 0
-    each = record_bytes(features, sparse=sparse, rating=isinstance(model, MatrixFactorizationModel), tokens=tokens)
-    loaded = in_memory(slots, each)
+    record = record_bytes(features, sparse=sparse, rating=isinstance(model, MatrixFactorizationModel), tokens=tokens)
+    loaded = in_memory(slots, record)
     places = 0 if spec.privacy is None else _places_bytes(spec, sizes, numerics, loaded=loaded)
     if not loaded:
         return places
@@ -139,7 +139,7 @@ def _records_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics) -> int
     if spec.sampling.takes_all:
         width = features * BYTES[numerics.passes]
         copies += sparse or slots * width <= KEPT_BYTES
-    return copies * slots * each + places
+    return copies * slots * record + places
 
 
 def _places_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics, *, loaded: bool) -> int:
@@ -155,20 +155,20 @@ def _places_bytes(spec: JobSpec, sizes: PublicSizes, numerics: Numerics, *, load
     return max(part, step) + groups
 
 
-def _size(of: Sequence[Layer]) -> int:
-    return sum(each.parameters for each in of)
+def _size(stack: Sequence[Layer]) -> int:
+    return sum(each.parameters for each in stack)
 
 
-def _largest_tensor(of: list[Layer]) -> int:
-    return max((math.prod(shape) for each in of for shape in each.shapes.values()), default=0)
+def _largest_tensor(stack: list[Layer]) -> int:
+    return max((math.prod(shape) for each in stack for shape in each.shapes.values()), default=0)
 
 
 def least_bytes(numbers: int, *, on_processors: bool) -> int:
     """A lower bound for a model with so many trained numbers: all of them as parameters; and as a step's totals, if the
     job asks for a processor, because on a GPU those lie there. Passes and the optimizer's state come on top.
     """
-    held = 2 if on_processors else 1
-    return held * NUMBER_BYTES * numbers
+    replicas = 2 if on_processors else 1
+    return replicas * NUMBER_BYTES * numbers
 
 
 def check(trained: Sequence[Layer], limit_bytes: int | None, *, on_processors: bool) -> None:
@@ -189,26 +189,26 @@ def check(trained: Sequence[Layer], limit_bytes: int | None, *, on_processors: b
     )
 
 
-def require(least: int, limit_bytes: int | None, pointer: str, what: str, instead: str) -> None:
+def require(needed: int, limit_bytes: int | None, pointer: str, part: str, instead: str) -> None:
     """Raises InvalidRequest if what a job needs at least is more than an attempt has.
 
     Args:
-        what: a sentence's beginning, before the number.
+        part: a sentence's beginning, before the number.
         instead: what to change.
     """
-    if limit_bytes is not None and least > limit_bytes:
+    if limit_bytes is not None and needed > limit_bytes:
         detail = (
-            f"{what} {-(-least // MIB):,} MiB of memory, and an attempt has {limit_bytes // MIB:,} MiB: {instead}, or "
+            f"{part} {-(-needed // MIB):,} MiB of memory, and an attempt has {limit_bytes // MIB:,} MiB: {instead}, or "
             "ask the operator to raise SCRIMP_ATTEMPT_MEMORY_BYTES"
         )
         raise InvalidRequest.at(pointer, detail)
 
 
-def warning(found: MemoryEstimate, limit_bytes: int | None) -> str | None:
+def warning(memory: MemoryEstimate, limit_bytes: int | None) -> str | None:
     """What a quote says where the estimate exceeds the operator's limit; None where it does not."""
-    if limit_bytes is None or found.process_bytes <= limit_bytes:
+    if limit_bytes is None or memory.process_bytes <= limit_bytes:
         return None
     return (
-        f"an attempt's process will need about {-(-found.process_bytes // MIB):,} MiB of memory (`memory`), and may "
+        f"an attempt's process will need about {-(-memory.process_bytes // MIB):,} MiB of memory (`memory`), and may "
         f"use {limit_bytes // MIB:,} MiB: the job may end out of memory"
     )

@@ -28,8 +28,8 @@ def order_of(
     with db.read() as session:
         account = session.get_one(Account, facts.reads[0])
     worst = max(units.train, units.holdout)
-    why = filter_reading.of_job(facts.order, worst, facts.cap_delta, epsilon, account.cap_epsilon)
-    if why is None:
+    mismatch = filter_reading.of_job(facts.order, worst, facts.cap_delta, epsilon, account.cap_epsilon)
+    if mismatch is None:
         return None
     job = TypicalJob(epsilon=epsilon, expected_batch_size=batch, epochs=epochs)
     request = OrderRequest(
@@ -38,8 +38,13 @@ def order_of(
     try:
         order = pricing.choose_order(request)
     except (InvalidRequest, LimitError):
-        return why
+        return mismatch
     typical = job.model_dump_json()
-    return f"{why}. For jobs like it α = {order:g} is chosen where the owner registers with `typical_job` {typical}" + (
-        ": a data set on which nothing was ever held can be retired and registered anew" if account.entries == 1 else ""
+    return (
+        f"{mismatch}. For jobs like it α = {order:g} is chosen where the owner registers with `typical_job` {typical}"
+        + (
+            ": a data set on which nothing was ever held can be retired and registered anew"
+            if account.entries == 1
+            else ""
+        )
     )

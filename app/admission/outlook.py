@@ -21,13 +21,13 @@ NO_GAIN = (
 
 def outlook_of(checked: Checked) -> Outlook | None:
     """The outlook of a job by "auto" on a table of two classes in bins; None where no runs of like shape were kept."""
-    spec, facts, chosen = checked.spec, checked.facts, checked.resolved
+    spec, facts, resolved = checked.spec, checked.facts, checked.resolved
     delta, mu = total_of(spec, facts)
     epsilon = spec.privacy.target_epsilon if spec.privacy is not None else None
     features = _like(spec, facts)
-    if mu is None or epsilon is None or chosen is None or features is None:
+    if mu is None or epsilon is None or resolved is None or features is None:
         return None
-    if chosen.learning_rate is None or chosen.steps is None or chosen.max_grad_norm is None:
+    if resolved.learning_rate is None or resolved.steps is None or resolved.max_grad_norm is None:
         return None
     if mu * facts.records_train / features < RUNS[0].signal:
         return None  # more ε gains the most there, and no run says how much
@@ -38,16 +38,16 @@ def outlook_of(checked: Checked) -> Outlook | None:
         ("twice the records", epsilon, mu, 2 * records),
     )
     outcomes = []
-    for what, at, of_epsilon, many in cases:
+    for label, at, of_epsilon, many in cases:
         below, low, high = told(of_epsilon * many / features)
-        outcomes.append(Outcome(what=what, epsilon=at, records=many, below=below, low=low, high=high))
+        outcomes.append(Outcome(what=label, epsilon=at, records=many, below=below, low=low, high=high))
     return Outlook(outcomes=tuple(outcomes), because=f"{SOURCE}. {STEPS}")
 
 
 def warning(outlook: Outlook) -> str | None:
     """Says so if more ε gains nothing."""
-    now, more = (each.below for each in outlook.outcomes[:2])
-    return NO_GAIN.format(gain=now - more) if now - more < NOTHING else None
+    now, next_down = (each.below for each in outlook.outcomes[:2])
+    return NO_GAIN.format(gain=now - next_down) if now - next_down < NOTHING else None
 
 
 def _like(spec: JobSpec, facts: DatasetFacts) -> int | None:

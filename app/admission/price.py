@@ -86,16 +86,18 @@ def price(pricing: PricingService, resolved: Resolved) -> Priced:
     """
     facts, names = resolved.facts, resolved.spec.blocks == "all" and bool(resolved.facts.blocks)
     while True:
-        named = {"blocks": [each.label for each in facts.blocks]} if names else {}
-        priced = price_one(pricing, resolved.spec.model_copy(update=named), facts, resolved.side)
+        labels = {"blocks": [each.label for each in facts.blocks]} if names else {}
+        priced = price_one(pricing, resolved.spec.model_copy(update=labels), facts, resolved.side)
         able = [each for each in facts.blocks if each.left.covers(priced.units)]
         if not names or len(able) == len(facts.blocks) or len(facts.blocks) == 1:
             break
-        facts = facts.on(able or [max(facts.blocks, key=lambda each: (each.left.train, each.left.holdout, each.id))])
+        facts = facts.on(
+            able or [max(facts.blocks, key=lambda block: (block.left.train, block.left.holdout, block.id))]
+        )
     checked = priced.checked
     if resolved.recipe:
-        told = (checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
-        priced = replace(priced, checked=replace(checked, resolved=told))
+        numbers = (checked.resolved or ResolvedNumbers()).model_copy(update={"parts": resolved.recipe})
+        priced = replace(priced, checked=replace(checked, resolved=numbers))
     checked.work.require_memory(resolved.request.limits.memory_bytes)
     return priced
 
@@ -122,15 +124,15 @@ def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side:
 def explain(refusal: BudgetError, db: Database, pricing: PricingService, resolved: Resolved, priced: Priced) -> None:
     """Adds the largest ε that still fits to a refusal, and the block that cannot pay."""
     refused = refusal.members.pop("dataset")
-    for each in priced.checked.facts.blocks:
-        if each.id == refused:
-            refusal.members["block"] = each.label
-            refusal.message = f"block {each.label!r}: {refusal.message}"
+    for block in priced.checked.facts.blocks:
+        if block.id == refused:
+            refusal.members["block"] = block.label
+            refusal.message = f"block {block.label!r}: {refusal.message}"
     left = Units.model_validate(refusal.members["remaining"])
     largest = largest_that_fits(pricing, resolved, priced, left)
     refusal.members["largest_epsilon_that_fits"] = largest
     # Rounded down: the printed value must fit.
-    more = (
+    remark = (
         f"the largest target_epsilon that fits is {math.floor(largest * 1e4) / 1e4}"
         if largest
         else "no ε above 0.0001 fits what is left"
@@ -138,8 +140,8 @@ def explain(refusal: BudgetError, db: Database, pricing: PricingService, resolve
     noise = largest_noise_mu(refusal, left, priced)
     if noise is not None:
         refusal.members["largest_noise_mu_that_fits"] = noise
-        more = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
-    refusal.message = "; ".join(filter(None, (refusal.message, more, order_for(db, pricing, priced))))
+        remark = f"the score must have more noise: evaluation.noise_mu at most {noise:g}"
+    refusal.message = "; ".join(filter(None, (refusal.message, remark, order_for(db, pricing, priced))))
     refusal.args = (refusal.message,)
 
 
@@ -156,10 +158,10 @@ def largest_noise_mu(refusal: BudgetError, left: Units, priced: Priced) -> float
     """The largest noise_mu of a job's score with which it fits a hold-out that cannot pay; None if that is not what
     binds. A score's charge is proportional to noise_mu² under both filters; rounded down to three digits."""
     spec = priced.checked.spec
-    evaluation, asked = spec.evaluation, Units.model_validate(refusal.members["requested"]).holdout
-    if evaluation is None or refusal.members["account"] != "holdout" or spec.hpo is not None or asked == 0:
+    evaluation, holdout_cost = spec.evaluation, Units.model_validate(refusal.members["requested"]).holdout
+    if evaluation is None or refusal.members["account"] != "holdout" or spec.hpo is not None or holdout_cost == 0:
         return None
-    exact = evaluation.noise_mu * math.sqrt(left.holdout / asked) * (1.0 - 1e-6)
+    exact = evaluation.noise_mu * math.sqrt(left.holdout / holdout_cost) * (1.0 - 1e-6)
     if exact < LEAST_NOISE_MU:
         return None
     unit = 10.0 ** (math.floor(math.log10(exact)) - 2)
@@ -174,5 +176,5 @@ def largest_that_fits(pricing: PricingService, resolved: Resolved, priced: Price
         largest = pricing.largest_that_fits(priced.checked.pricing, left).epsilon
     else:
         return None
-    most = resolved.access.max_epsilon
-    return largest if largest is None or most is None else min(largest, most)
+    limit = resolved.access.max_epsilon
+    return largest if largest is None or limit is None else min(largest, limit)

@@ -163,14 +163,14 @@ def _part(study: CheckedStudy, run: PricedRun) -> RunQuote:
     return RunQuote(**cost, epsilon=epsilon_of_trial(study.pricing, run.epsilon))
 
 
-def left_out(asked: BlockChoice, facts: DatasetFacts) -> list[str]:
+def left_out(choice: BlockChoice, facts: DatasetFacts) -> list[str]:
     """Warns if of all blocks that were asked for the data set's own is read alone."""
-    return [FIRST_ALONE] if asked == ALL and [each.label for each in facts.blocks] == [FIRST] else []
+    return [FIRST_ALONE] if choice == ALL and [each.label for each in facts.blocks] == [FIRST] else []
 
 
 def blocks_read(facts: DatasetFacts) -> tuple[ReadBlock, ...]:
     """The blocks that a job reads, by label."""
     if not facts.blocks:
         return (ReadBlock(label=FIRST, records=facts.records_train + facts.records_holdout),)
-    found = [ReadBlock(label=each.label, records=each.records_train + each.records_holdout) for each in facts.blocks]
-    return tuple(sorted(found, key=lambda each: each.label))
+    blocks = [ReadBlock(label=each.label, records=each.records_train + each.records_holdout) for each in facts.blocks]
+    return tuple(sorted(blocks, key=lambda block: block.label))

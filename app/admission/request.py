@@ -155,23 +155,23 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
         Conflict: the key was used for another request.
     """
     with db.quick_read() as connection:
-        found = look_up(connection, request.caller, request.spec.dataset, idempotency_key)
-    if found is None:
+        recorded = look_up(connection, request.caller, request.spec.dataset, idempotency_key)
+    if recorded is None:
         with db.read() as session:
             grants.refuse(session, request.caller, request.spec.dataset)
-    grants.check(found.access, "train")
-    if found.before is not None:
-        return same(*found.before, request.digest)
-    may_move = found.facts is not None and found.facts.spec.privacy.plan == "mixed"
+    grants.check(recorded.access, "train")
+    if recorded.before is not None:
+        return same(*recorded.before, request.digest)
+    may_move = recorded.facts is not None and recorded.facts.spec.privacy.plan == "mixed"
     if (
-        found.facts is None
+        recorded.facts is None
         or request.spec.optimizer.side is not None
         or isinstance(request.spec.model, GraphModel)
         or (may_move and request.spec.sampling.is_sampled)
     ):
         return resolve(db, request)
     _check_priority(request)
-    return Resolved.of(request, without_blocks(found.facts, request.spec.blocks), None, found.access)
+    return Resolved.of(request, without_blocks(recorded.facts, request.spec.blocks), None, recorded.access)
 
 
 def same(job_id: str, request_sha256: str, digest: str) -> str:
@@ -203,6 +203,8 @@ def _for_use(spec: JobSpec, granted: Use) -> JobSpec:
 
 
 def _check_priority(request: Request) -> None:
-    most = request.caller.max_priority
-    if request.spec.priority > most:
-        raise InvalidRequest.at("/priority", f"your key's jobs may have priorities up to {most}: choose one of these")
+    highest = request.caller.max_priority
+    if request.spec.priority > highest:
+        raise InvalidRequest.at(
+            "/priority", f"your key's jobs may have priorities up to {highest}: choose one of these"
+        )

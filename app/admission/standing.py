@@ -111,8 +111,8 @@ def recorded_of(db: Database, heads: Heads, dataset_ids: Sequence[str]) -> Recor
     Raises:
         Conflict: `head-pending`: a retirement is not recorded yet.
     """
-    for each in dataset_ids:
-        behind.require_witnessed(db, heads, each)
+    for dataset_id in dataset_ids:
+        behind.require_witnessed(db, heads, dataset_id)
     return {each: behind.read_recorded(heads, each) for each in dataset_ids}
 
 
@@ -138,8 +138,8 @@ def read(caller: Caller, replies: Sequence[Reply], recorded: Recorded) -> Standi
         NotFound: a data set is gone.
         Conflict: `content-deleted`.
     """
-    found = [_of_one(caller, reply.one_or_none(), recorded) for reply in replies]
-    return next((each for each in found if each.problem is not None), found[0])
+    readings = [_of_one(caller, reply.one_or_none(), recorded) for reply in replies]
+    return next((each for each in readings if each.problem is not None), readings[0])
 
 
 def _of_one(caller: Caller, row: SimpleNamespace | None, recorded: Recorded) -> Standing:

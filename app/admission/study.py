@@ -130,9 +130,9 @@ def _check_one(
     except ValidationError as error:
         if run is None:
             raise
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         rate = run.point.learning_rate
-        raise InvalidRequest.at("/hpo/space", f"at one end of the space, where η is {rate:.3g}: {why}") from None
+        raise InvalidRequest.at("/hpo/space", f"at one end of the space, where η is {rate:.3g}: {reason}") from None
     except InvalidRequest as error:
         if run is None:
             raise
@@ -141,14 +141,14 @@ def _check_one(
 
 def _moved(error: InvalidRequest, run: Run) -> InvalidRequest:
     errors = []
-    for each in error.members["errors"]:
-        pointer = each["pointer"]
+    for finding in error.members["errors"]:
+        pointer = finding["pointer"]
         for old, new in _SEARCHED.items():
             if pointer.startswith(old):
                 pointer = new
         if pointer.startswith("/evaluation") and run.role != "final":
             pointer = "/hpo/score"
-        errors.append(each | {"pointer": pointer})
+        errors.append(finding | {"pointer": pointer})
     return InvalidRequest(error.message, errors)
 
 
@@ -156,11 +156,11 @@ def _pricing(
     spec: JobSpec, hpo: Strategy, planned: list[Slot], bounds: Bounds, evaluation: Evaluation | None, longest: Checked
 ) -> StudyRequest | None:
     """Builds the request to the pricing process; None without privacy."""
-    asked = longest.pricing
-    if asked is None or spec.privacy is None or spec.privacy.target_epsilon is None:
+    pricing = longest.pricing
+    if pricing is None or spec.privacy is None or spec.privacy.target_epsilon is None:
         return None
     mean: NoisyMean | None = None
-    for release in asked.releases:
+    for release in pricing.releases:
         if isinstance(release, NoisyMean):
             mean = release  # one for the whole study
         elif not isinstance(release, NoisyScore):
@@ -172,10 +172,10 @@ def _pricing(
         for slot in planned
     )
     return StudyRequest(
-        training=asked.training,
-        target_delta=asked.target_delta,
-        unit=asked.unit,
-        filter=asked.filter,
+        training=pricing.training,
+        target_delta=pricing.target_delta,
+        unit=pricing.unit,
+        filter=pricing.filter,
         mean=mean,
         # An oracle's trials are priced one by one, each as a job of its own.
         mean_once=mean is not None and not isinstance(hpo, GridOracle),

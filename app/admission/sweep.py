@@ -46,16 +46,16 @@ class SweepView(Deferred):
     points: list[SweepPoint]
 
 
-def sweep(admission: Admission, caller: Caller, asked: Sweep) -> SweepView:
+def sweep(admission: Admission, caller: Caller, request: Sweep) -> SweepView:
     """Computes the final trial's privacy for every combination; the points are ordered as they are asked for.
 
     Raises:
         InvalidRequest: as `combinations`, or `spec` cannot be planned.
         NotFound, Forbidden: as for a quote.
     """
-    totals, levels, runs = combinations(asked)
+    totals, levels, runs = combinations(request)
     try:
-        resolved = resolve(admission.db, Request.of(caller, asked.spec, admission.limits))
+        resolved = resolve(admission.db, Request.of(caller, request.spec, admission.limits))
         study = check_study(closed(resolved.spec, resolved.facts).spec, resolved.facts, resolved.side)
     except InvalidRequest as error:
         raise _within_spec(error) from None
@@ -65,19 +65,19 @@ def sweep(admission: Admission, caller: Caller, asked: Sweep) -> SweepView:
     )
 
 
-def combinations(asked: Sweep) -> tuple[list[float], list[list[float]] | list[None], list[int]]:
+def combinations(request: Sweep) -> tuple[list[float], list[list[float]] | list[None], list[int]]:
     """The totals, levels and numbers of pilots of a sweep.
 
     Raises:
         InvalidRequest: `spec` is not a plan of linear scaling, a list does not fit it, or there are too many points.
     """
-    hpo = asked.spec.hpo
+    hpo = request.spec.hpo
     if not isinstance(hpo, LinearScaling):
         raise InvalidRequest.at("/spec/hpo", "a sweep needs `linear_scaling`: other strategies have no pilots")
-    totals = asked.total_epsilon or [_own_total(asked.spec)]
-    levels: list[list[float]] | list[None] = asked.levels or ([None] if hpo.levels == "auto" else [hpo.levels])
-    runs = asked.runs_per_level or [hpo.runs_per_level]
-    _check(asked, hpo, len(totals) * len(levels) * len(runs))
+    totals = request.total_epsilon or [_own_total(request.spec)]
+    levels: list[list[float]] | list[None] = request.levels or ([None] if hpo.levels == "auto" else [hpo.levels])
+    runs = request.runs_per_level or [hpo.runs_per_level]
+    _check(request, hpo, len(totals) * len(levels) * len(runs))
     return totals, levels, runs
 
 
@@ -87,18 +87,18 @@ def _own_total(spec: JobSpec) -> float:
     return spec.privacy.target_epsilon
 
 
-def _check(asked: Sweep, hpo: LinearScaling, points: int) -> None:
-    sampled = asked.spec.sampling.is_sampled
-    most = MOST_SAMPLED if sampled else MOST
-    if points > most:
-        why = " under Poisson sampling" if sampled else ""
-        raise InvalidRequest.at("", f"that is {points} combinations; at most {most} are allowed{why}")
-    for place, levels in enumerate(asked.levels or []):
+def _check(request: Sweep, hpo: LinearScaling, points: int) -> None:
+    sampled = request.spec.sampling.is_sampled
+    limit = MOST_SAMPLED if sampled else MOST
+    if points > limit:
+        sampling = " under Poisson sampling" if sampled else ""
+        raise InvalidRequest.at("", f"that is {points} combinations; at most {limit} are allowed{sampling}")
+    for place, levels in enumerate(request.levels or []):
         try:
             LinearScaling.model_validate(hpo.model_dump() | {"levels": levels})
         except ValidationError as error:
-            why = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise InvalidRequest.at(f"/levels/{place}", why) from None
+            sampling = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise InvalidRequest.at(f"/levels/{place}", sampling) from None
 
 
 def _within_spec(error: InvalidRequest) -> InvalidRequest:
@@ -126,7 +126,7 @@ def _point(
                 smallest_total_epsilon=None,
                 reason=error.members["errors"][0]["detail"],
             )
-    found = pricing.final_run(
+    run = pricing.final_run(
         FinalRunRequest(study=study.pricing, total_epsilon=total, levels=tuple(levels), runs_per_level=runs_per_level)
     )
     return SweepPoint(
@@ -134,7 +134,7 @@ def _point(
         levels=levels,
         runs_per_level=runs_per_level,
         runs=len(levels) * runs_per_level + 1,
-        final=epsilon_of_trial(study.pricing, found.epsilon),
-        smallest_total_epsilon=found.smallest_total_epsilon,
-        reason=found.reason,
+        final=epsilon_of_trial(study.pricing, run.epsilon),
+        smallest_total_epsilon=run.smallest_total_epsilon,
+        reason=run.reason,
     )

@@ -54,15 +54,15 @@ def change_cap(
     has named persons, a raise waits for two of them: 202, with the approval.
     """
     with db.read() as session:
-        named, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
-    kept.current(db, heads, named.id)
-    recorded = caps.recorded_heads(db, heads, named.id)
+        row, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
+    kept.current(db, heads, row.id)
+    recorded = caps.recorded_heads(db, heads, row.id)
     load_numerics()
     with db.write() as session:
-        require(session, caller, named.id, "own")
-        waiting = caps.change(session, caller, named.id, body, recorded, if_match)
-        asked = None if waiting is None else approvals.shown(session, waiting)
-    if asked is not None:
-        return waits_for(asked)
-    view = summary.overview(db, pricing, named.id)
+        require(session, caller, row.id, "own")
+        waiting = caps.change(session, caller, row.id, body, recorded, if_match)
+        approval = None if waiting is None else approvals.shown(session, waiting)
+    if approval is not None:
+        return waits_for(approval)
+    view = summary.overview(db, pricing, row.id)
     return as_json(view, 200, {"ETag": tag_of(view.cap_version)})

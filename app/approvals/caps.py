@@ -67,12 +67,14 @@ def carry_out(session: Session, caller: Caller, approval: Approval, act: CapRais
 def _current_members(session: Session, dataset_id: str, recorded: Recorded) -> list[str]:
     dataset, _account = repository.dataset_with_account(session, dataset_id)
     members = blocks.lock_family(session, dataset.id)
-    for each in members:
-        behind.require_current(session, recorded.get(each), each)
+    for member_id in members:
+        behind.require_current(session, recorded.get(member_id), member_id)
     return members
 
 
 def _write(session: Session, caller: Caller, dataset_id: str, members: list[str], body: CapChange) -> None:
-    for each in blocks.open_ones(session, members) or [dataset_id]:
-        accounts.change_cap(session, dataset_id=each, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason)
+    for member_id in blocks.open_ones(session, members) or [dataset_id]:
+        accounts.change_cap(
+            session, dataset_id=member_id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
+        )
     audit.record(session, "dataset.cap_changed", dataset_id, epsilon=body.epsilon)

@@ -39,12 +39,14 @@ def current(db: Database, heads: Heads, dataset_id: str) -> None:
     except UnreadableHeadError as error:
         raise refusal(str(error)) from None
     with db.read() as session:
-        here = session.get_one(Dataset, dataset_id).persons_version
+        version = session.get_one(Dataset, dataset_id).persons_version
         same = recorded is None or _is_here(session, recorded)
-    there = 0 if recorded is None else recorded.version
-    if there < here:
+    stored_version = 0 if recorded is None else recorded.version
+    if stored_version < version:
         _record(db, heads, dataset_id)
-    elif recorded is not None and (there > here or not same):  # another database named others by the same number
+    elif recorded is not None and (
+        stored_version > version or not same
+    ):  # another database named others by the same number
         with db.write() as session:
             _adopt(session, recorded)
 
@@ -86,10 +88,10 @@ def _adopt(session: Session, recorded: NamedPersons) -> None:
         row.persons_version == recorded.version and _is_here(session, recorded)
     ):
         return
-    known = _known(session, recorded)
-    if recorded.persons.persons and len(set(known.values())) < FEWEST:
+    persons = _known(session, recorded)
+    if recorded.persons.persons and len(set(persons.values())) < FEWEST:
         raise refusal("it does not know the keys of two of the persons who decide on this data set")
-    service.replace_persons(session, row.id, known)
+    service.replace_persons(session, row.id, persons)
     row.persons_version = recorded.version
     audit.record(session, "persons.set", row.id, persons=sorted(recorded.persons.persons), because="restored")
     logger.error("the persons of %s were not in the database: they are taken from their record", row.id)

@@ -34,8 +34,8 @@ NAMED = {"persons": {"A. Meier": ["key_aaaaaaaaaaaaaaaaaaaaa"], "B. Kaya": ["key
 def show_persons(dataset_id: str, db: Db, caller: CurrentKey) -> PersonsView:
     """Shows the persons of whom two decide together on a data set; none: one person is enough."""
     with db.read() as session:
-        found = service.persons_of(session, require(session, caller, dataset_id, "own").id)
-    return PersonsView(**service.named(found).model_dump())
+        persons = service.persons_of(session, require(session, caller, dataset_id, "own").id)
+    return PersonsView(**service.named(persons).model_dump())
 
 
 @router.put(
@@ -60,13 +60,13 @@ def set_persons(dataset_id: str, body: Persons, db: Db, caller: CurrentKey, head
     agree to another list, or to none: 202, with the approval.
     """
     with db.read() as session:
-        named = require(session, caller, dataset_id, "own").id
-    kept.current(db, heads, named)
+        own_id = require(session, caller, dataset_id, "own").id
+    kept.current(db, heads, own_id)
     with db.write() as session:
-        waiting = service.set_persons(session, caller, named, body)
-        asked = None if waiting is None else service.shown(session, waiting)
-    kept.keep(db, heads, named)
-    return as_json(PersonsView(**body.model_dump())) if asked is None else waits_for(asked)
+        waiting = service.set_persons(session, caller, own_id, body)
+        approval = None if waiting is None else service.shown(session, waiting)
+    kept.keep(db, heads, own_id)
+    return as_json(PersonsView(**body.model_dump())) if approval is None else waits_for(approval)
 
 
 @router.get("/approvals")
@@ -87,10 +87,10 @@ def list_approvals(
     """Lists what this key asked for, may decide on, or owns, newest first."""
     cursor = decode_row(after)
     with db.read() as session:
-        named = None if dataset is None else require(session, caller, dataset, "view").id
-        found = service.page(session, caller, dataset=named, after=cursor, limit=limit)
-        found, following = cut(found, limit)
-        return ApprovalList(items=[service.shown(session, each) for each in found], next=following)
+        dataset_id = None if dataset is None else require(session, caller, dataset, "view").id
+        approvals = service.page(session, caller, dataset=dataset_id, after=cursor, limit=limit)
+        approvals, following = cut(approvals, limit)
+        return ApprovalList(items=[service.shown(session, each) for each in approvals], next=following)
 
 
 @router.get("/approvals/{approval_id}")
@@ -141,6 +141,6 @@ def deny_approval(approval_id: str, db: Db, caller: CurrentKey) -> ApprovalView:
         return service.shown(session, service.deny(session, caller, approval_id))
 
 
-def waits_for(asked: ApprovalView) -> Response:
+def waits_for(approval: ApprovalView) -> Response:
     """Answers that a change waits for two persons."""
-    return as_json(asked, 202, {"Location": f"/v1/approvals/{asked.id}"})
+    return as_json(approval, 202, {"Location": f"/v1/approvals/{approval.id}"})

@@ -39,10 +39,10 @@ def persons_of(session: Session, dataset_id: str) -> dict[str, str]:
 
 def named(by_key: Mapping[str, str]) -> Persons:
     """The same as the owner declares it."""
-    found: dict[str, tuple[str, ...]] = {}
+    names_by_id: dict[str, tuple[str, ...]] = {}
     for key, person in by_key.items():
-        found[person] = (*found.get(person, ()), key)
-    return Persons(persons=found)
+        names_by_id[person] = (*names_by_id.get(person, ()), key)
+    return Persons(persons=names_by_id)
 
 
 def set_persons(session: Session, caller: Caller, dataset: str, persons: Persons) -> Approval | None:
@@ -72,7 +72,7 @@ def set_persons(session: Session, caller: Caller, dataset: str, persons: Persons
 def ask(session: Session, caller: Caller, dataset_id: str, act: Act) -> Approval:
     """Stores an act that two persons must agree to. Its asker agrees, if the key is one of theirs."""
     _take_turn(session, dataset_id)
-    made = Approval(
+    approval = Approval(
         id=new_id("apr"),
         dataset_id=dataset_id,
         act=act,
@@ -81,14 +81,14 @@ def ask(session: Session, caller: Caller, dataset_id: str, act: Act) -> Approval
         created_at=now(),
         expires_at=now() + LASTS,
     )
-    session.add(made)
+    session.add(approval)
     session.flush()
     person = persons_of(session, dataset_id).get(caller.id)
     if person is not None:
-        session.add(Agreement(approval_id=made.id, person=person, key_id=caller.id, at=now()))
+        session.add(Agreement(approval_id=approval.id, person=person, key_id=caller.id, at=now()))
         session.flush()
-    audit.record(session, "approval.asked", made.id, dataset=dataset_id, because=act.kind)
-    return made
+    audit.record(session, "approval.asked", approval.id, dataset=dataset_id, because=act.kind)
+    return approval
 
 
 def agree(session: Session, caller: Caller, approval_id: str) -> Approval:

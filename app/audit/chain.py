@@ -32,8 +32,8 @@ ANY_UNSEALED = select(AuditEntry.id).where(AuditEntry.seq.is_(None)).limit(1)
 
 def content(entry: EntryLike) -> dict[str, Any]:
     """An entry's content as JSON: everything but its own hash."""
-    said = {name: getattr(entry, name) for name in COLUMNS}
-    return {"version": 1, **said, "at": rfc3339(said["at"])}
+    document = {name: getattr(entry, name) for name in COLUMNS}
+    return {"version": 1, **document, "at": rfc3339(document["at"])}
 
 
 def seal(db: Database) -> int:

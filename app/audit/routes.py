@@ -82,8 +82,8 @@ def list_audit(
         query = query.where(AuditEntry.seq > last).order_by(AuditEntry.seq)
     with db.read() as session:
         entries = list(session.scalars(query.limit(limit + 1)))
-    more, entries = len(entries) > limit, entries[:limit]
-    following = encode_cursor(getattr(entries[-1], place.key)) if more else None
+    has_more, entries = len(entries) > limit, entries[:limit]
+    following = encode_cursor(getattr(entries[-1], place.key)) if has_more else None
     return AuditList(items=[AuditEntryView.of(entry) for entry in entries], next=following)
 
 

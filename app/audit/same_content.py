@@ -28,20 +28,20 @@ def flag(db: Database) -> int:
         pairs = sorted({pair for each in contents for pair in _pairs(session, each)})
         for newer, older in pairs:
             audit.record(session, "dataset.same_content", newer, dataset=older)
-        for each in contents:
-            each.compared = True
+        for content in contents:
+            content.compared = True
         return len(pairs)
 
 
 def _pairs(session: Session, content: DatasetContent) -> set[tuple[str, str]]:
     """Pairs (this data set, an older one of another owner with the same content) in which one is private."""
-    mine, other, others = aliased(Dataset), aliased(Dataset), aliased(DatasetContent)
+    mine, other, other_content = aliased(Dataset), aliased(Dataset), aliased(DatasetContent)
     same = (
         select(mine.id, other.id)
-        .select_from(others)
-        .join(other, other.id == others.dataset_id)
+        .select_from(other_content)
+        .join(other, other.id == other_content.dataset_id)
         .join(mine, mine.id == content.dataset_id)
-        .where(others.hmac == content.hmac, others.id < content.id, other.owner_key != mine.owner_key)
+        .where(other_content.hmac == content.hmac, other_content.id < content.id, other.owner_key != mine.owner_key)
         .where((mine.sensitivity == "private") | (other.sensitivity == "private"))
     )
     return {(row[0], row[1]) for row in session.execute(same)}

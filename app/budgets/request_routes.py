@@ -66,9 +66,9 @@ def list_budget_requests(
     """Lists the key's own requests and those on data sets that it owns, newest first."""
     cursor = decode_row(after)
     with db.read() as session:
-        found = requests.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
-        found, following = cut(found, limit)
-        return BudgetRequestList(items=[requests.shown(session, each) for each in found], next=following)
+        page = requests.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
+        page, following = cut(page, limit)
+        return BudgetRequestList(items=[requests.shown(session, each) for each in page], next=following)
 
 
 @router.get("/{request_id}", response_model=BudgetRequestView)

@@ -33,7 +33,7 @@ NO_SUCH_REQUEST = "there is no such request"
 USUAL, LONGEST = timedelta(days=14), timedelta(days=366)
 
 
-def ask(session: Session, caller: Caller, asked: BudgetRequestBody) -> BudgetRequestView:
+def ask(session: Session, caller: Caller, body: BudgetRequestBody) -> BudgetRequestView:
     """Asks for a budget on a data set.
 
     Raises:
@@ -42,35 +42,35 @@ def ask(session: Session, caller: Caller, asked: BudgetRequestBody) -> BudgetReq
         InvalidRequest: the request would end in the past, or after more than a year; no budget can be made from its ε.
         Conflict: `wrong-state`: the key has an open request on this data set, or its ledger is closed.
     """
-    found, access = grants.find(session, caller, asked.dataset)
+    dataset, access = grants.find(session, caller, body.dataset)
     if access.level == "view":
         raise Forbidden("this key may only view the data set: ask its owner for a `train` or a `charge` grant first")
-    row = dataset_with_account(session, found.id)[0]
+    row = dataset_with_account(session, dataset.id)[0]
     account = blocks.lead(session, row.id)
     if account.joined_into is not None:
         raise Conflict("wrong-state", closed_because(account))
-    service.check_within_cap(account, asked.epsilon)
-    ends = now() + USUAL if asked.expires_at is None else asked.expires_at
+    service.check_within_cap(account, body.epsilon)
+    ends = now() + USUAL if body.expires_at is None else body.expires_at
     if not now() < ends <= now() + LONGEST:
         raise InvalidRequest.at("/expires_at", "a request must end in the future, within a year")
     locked(session, caller.id)  # two requests of one key take turns
     mine = (BudgetRequest.dataset_id == row.id, BudgetRequest.key_id == caller.id, *_is_open())
-    before = session.scalar(select(BudgetRequest.id).where(*mine).limit(1))
-    if before is not None:
-        raise Conflict("wrong-state", f"this key has an open request on the data set already: {before}")
+    earlier = session.scalar(select(BudgetRequest.id).where(*mine).limit(1))
+    if earlier is not None:
+        raise Conflict("wrong-state", f"this key has an open request on the data set already: {earlier}")
     request = BudgetRequest(
         id=new_id("breq"),
         dataset_id=row.id,
         key_id=caller.id,
-        epsilon=asked.epsilon,
-        reason=asked.reason,
+        epsilon=body.epsilon,
+        reason=body.reason,
         status="open",
         created_at=now(),
         expires_at=ends,
     )
     session.add(request)
     session.flush()
-    audit.record(session, "budget.requested", request.id, dataset=row.id, epsilon=asked.epsilon)
+    audit.record(session, "budget.requested", request.id, dataset=row.id, epsilon=body.epsilon)
     _tell(session, "budget.requested", request)
     return shown(session, request)
 
@@ -162,16 +162,16 @@ def shown(session: Session, request: BudgetRequest) -> BudgetRequestView:
 
 
 def _view(request: BudgetRequest, status: Status, about: SubAccount | None) -> BudgetRequestView:
-    named, version = (request.key_id, 0) if about is None else (about.name, about.version)
-    return BudgetRequestView.of(request, status=status, budget=named, budget_version=version)
+    key_name, version = (request.key_id, 0) if about is None else (about.name, about.version)
+    return BudgetRequestView.of(request, status=status, budget=key_name, budget_version=version)
 
 
 def _about(session: Session, request: BudgetRequest) -> SubAccount | None:
     """The sub-account that the key spends within, or else the one named after the key; None: that will be new."""
     lead = blocks.lead(session, request.dataset_id).dataset_id
-    own = budgets.of_key(session, lead, request.key_id)
-    named = (lead, request.key_id)
-    return own if own is not None else session.get(SubAccount, named, populate_existing=True)
+    share = budgets.of_key(session, lead, request.key_id)
+    about = (lead, request.key_id)
+    return share if share is not None else session.get(SubAccount, about, populate_existing=True)
 
 
 def _is_open() -> tuple[ColumnElement[bool], ...]:

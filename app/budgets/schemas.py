@@ -74,25 +74,27 @@ class BudgetView(Deferred):
     collusion: str = COLLUSION
 
     @classmethod
-    def of(cls, dataset: Dataset, account: Account, found: SubAccount, keys: list[str] | None) -> BudgetView:
+    def of(cls, dataset: Dataset, account: Account, share: SubAccount, keys: list[str] | None) -> BudgetView:
         """Shows a sub-account beside the account that it is a part of."""
-        of = filter_for(account.filter, account.order)
-        spent = max(found.train_spent, found.holdout_spent)
-        left = with_own(left_of_cap(account), found)
-        parts = {part: _part(account, found, part, left[part]) for part in PARTS if getattr(account, f"{part}_budget")}
+        privacy_filter = filter_for(account.filter, account.order)
+        spent = max(share.train_spent, share.holdout_spent)
+        left = with_own(left_of_cap(account), share)
+        parts = {part: _part(account, share, part, left[part]) for part in PARTS if getattr(account, f"{part}_budget")}
         return cls(
             dataset=dataset.id,
-            id=found.id,
-            name=found.name,
-            epsilon=_epsilon(dataset, account, found.epsilon),
-            epsilon_spent=_epsilon(dataset, account, of.epsilon(spent, account.cap_delta) if spent else 0.0),
-            unit=of.unit,
+            id=share.id,
+            name=share.name,
+            epsilon=_epsilon(dataset, account, share.epsilon),
+            epsilon_spent=_epsilon(
+                dataset, account, privacy_filter.epsilon(spent, account.cap_delta) if spent else 0.0
+            ),
+            unit=privacy_filter.unit,
             accounts=BudgetParts(train=parts["train"], holdout=parts.get("holdout")),
             keys=keys,
-            version=found.version,
-            changed_at=found.changed_at,
-            changed_by=found.changed_by,
-            closed=found.closed_at is not None,
+            version=share.version,
+            changed_at=share.changed_at,
+            changed_by=share.changed_by,
+            closed=share.closed_at is not None,
         )
 
 
@@ -149,16 +151,16 @@ class BudgetRequestList(Page[BudgetRequestView]):
     """A page of requests, newest first; `next` is the cursor of the next page, null on the last."""
 
 
-def _part(account: Account, found: SubAccount, part: str, left: int) -> BudgetPart:
-    budget, spent, held = (getattr(found, f"{part}_{what}") for what in ("budget", "spent", "held"))
+def _part(account: Account, share: SubAccount, part: str, left: int) -> BudgetPart:
+    budget, spent, held_units = (getattr(share, f"{part}_{amount}") for amount in ("budget", "spent", "held"))
     return BudgetPart(
         budget=budget,
         spent=spent,
-        held=held,
+        held=held_units,
         remaining=max(0, left),
         share_of_cap=budget / getattr(account, f"{part}_budget"),
         share_spent=spent / budget if budget else 1.0,  # no units of its ε since a move: used up
-        share_held=held / budget if budget else 0.0,
+        share_held=held_units / budget if budget else 0.0,
     )
 
 

@@ -30,14 +30,14 @@ def visible_to(session: Session, caller: Caller, dataset: str) -> list[BudgetVie
     Raises:
         NotFound: no such data set, or the caller may not see it, or it is public.
     """
-    found, access = grants.find(session, caller, dataset)
-    row = dataset_with_account(session, found.id)[0]
+    dataset_row, access = grants.find(session, caller, dataset)
+    row = dataset_with_account(session, dataset_row.id)[0]
     account = blocks.lead(session, row.id)
     if access.level == "own":
         every = budgets.all_of(session, account.dataset_id)
         return [shown(session, row, account, each, all_keys=True) for each in every]
-    own = budgets.of_key(session, account.dataset_id, caller.id)
-    return [] if own is None else [shown(session, row, account, own, all_keys=False)]
+    share = budgets.of_key(session, account.dataset_id, caller.id)
+    return [] if share is None else [shown(session, row, account, share, all_keys=False)]
 
 
 def find(session: Session, caller: Caller, dataset: str, name: str) -> BudgetView:
@@ -47,15 +47,15 @@ def find(session: Session, caller: Caller, dataset: str, name: str) -> BudgetVie
         NotFound: there is none, or the caller may not see the data set.
         Forbidden: it is not the caller's own; said of every name, so that none is given away.
     """
-    for each in visible_to(session, caller, dataset):
-        if each.name == name:
-            return each
+    for budget in visible_to(session, caller, dataset):
+        if budget.name == name:
+            return budget
     grants.require(session, caller, dataset, "own")
     raise NotFound(NO_SUCH_BUDGET)
 
 
 def put(
-    session: Session, caller: Caller, dataset: str, name: str, asked: BudgetSetting, if_match: str | None
+    session: Session, caller: Caller, dataset: str, name: str, setting: BudgetSetting, if_match: str | None
 ) -> BudgetView:
     """Makes a sub-account, or changes its budget and its keys.
 
@@ -70,16 +70,16 @@ def put(
     row, account = locked(session, grants.require(session, caller, dataset, "own").id)
     if not NAME.fullmatch(name):
         raise InvalidRequest.at("/name", "a budget's name has 1 to 100 letters, digits, dots, hyphens and underscores")
-    found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
-    if found is not None:
-        require_match(if_match, found.version)
+    share = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
+    if share is not None:
+        require_match(if_match, share.version)
     elif if_match is not None:
         raise PreconditionFailed(f"{NO_SUCH_BUDGET}: leave `If-Match` out to make it")
-    keys = asked.keys if asked.keys is not None else [name] if found is None else None
+    keys = setting.keys if setting.keys is not None else [name] if share is None else None
     if keys is not None and set(keys) != {name} and session.get(ApiKey, name) is not None:
         raise InvalidRequest.at("/keys", "a budget named after a key is that key's alone: give a team's another name")
-    saved = save(session, account, name, asked.epsilon, caller.id)
-    before = set(keys_of(session, saved))
+    saved = save(session, account, name, setting.epsilon, caller.id)
+    earlier_keys = set(keys_of(session, saved))
     if keys is not None:
         _share(session, account, saved, keys)
     elif not keys_of(session, saved):
@@ -87,9 +87,9 @@ def put(
     saved.closed_at = None
     session.flush()
     spread(session, row.id, saved)
-    after = set(keys_of(session, saved))
-    joined, left = sorted(after - before), sorted(before - after)
-    audit.record(session, "budget.set", row.id, name=name, epsilon=asked.epsilon, joined=joined, left=left)
+    later_keys = set(keys_of(session, saved))
+    joined, left = sorted(later_keys - earlier_keys), sorted(earlier_keys - later_keys)
+    audit.record(session, "budget.set", row.id, name=name, epsilon=setting.epsilon, joined=joined, left=left)
     return shown(session, row, account, saved, all_keys=True)
 
 
@@ -100,16 +100,16 @@ def close(session: Session, caller: Caller, dataset: str, name: str, if_match: s
         NotFound, Forbidden, PreconditionRequired, PreconditionFailed: as `put`.
     """
     row, account = locked(session, grants.require(session, caller, dataset, "own").id)
-    found = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
-    if found is None or found.closed_at is not None:
+    share = session.get(SubAccount, (account.dataset_id, name), populate_existing=True)
+    if share is None or share.closed_at is not None:
         raise NotFound(NO_SUCH_BUDGET)
-    require_match(if_match, found.version)
-    left = keys_of(session, found)
-    mine = (SubAccountKey.dataset_id == found.dataset_id, SubAccountKey.name == name)
+    require_match(if_match, share.version)
+    left = keys_of(session, share)
+    mine = (SubAccountKey.dataset_id == share.dataset_id, SubAccountKey.name == name)
     session.execute(delete(SubAccountKey).where(*mine))
-    note_change(found, caller.id)
-    found.closed_at = found.changed_at
-    spread(session, row.id, found)
+    note_change(share, caller.id)
+    share.closed_at = share.changed_at
+    spread(session, row.id, share)
     audit.record(session, "budget.closed", row.id, name=name, left=left)
 
 
@@ -135,13 +135,13 @@ def save(session: Session, account: Account, name: str, epsilon: float, by: str)
         InvalidRequest, Conflict: as `put`.
     """
     check_within_cap(account, epsilon)
-    found = write(session, account, SubAccount(name=name, epsilon=epsilon), units_of(account, epsilon))
-    note_change(found, by)
+    share = write(session, account, SubAccount(name=name, epsilon=epsilon), units_of(account, epsilon))
+    note_change(share, by)
     session.flush()
-    return found
+    return share
 
 
-def spread(session: Session, dataset_id: str, found: SubAccount) -> None:
+def spread(session: Session, dataset_id: str, share: SubAccount) -> None:
     """Gives every other open block the data set's sub-account: the same ε, keys and version, with balances of its own.
 
     Call it after each change, in `locked`'s transaction: a key without one would be bounded by the block's cap alone.
@@ -149,27 +149,27 @@ def spread(session: Session, dataset_id: str, found: SubAccount) -> None:
     Raises:
         Conflict: `budget-too-low`: more than that is spent and held on a block.
     """
-    for each in blocks.open_ones(session, blocks.family_of(session, dataset_id)):
-        if each != found.dataset_id:
-            copy_to(session, found, accounts.account_of(session, each))
+    for member_id in blocks.open_ones(session, blocks.family_of(session, dataset_id)):
+        if member_id != share.dataset_id:
+            copy_to(session, share, accounts.account_of(session, member_id))
 
 
-def note_change(found: SubAccount, by: str) -> None:
+def note_change(share: SubAccount, by: str) -> None:
     """Counts a change of the budget or of its keys: what others have seen of it is old."""
-    found.version += 1
-    found.changed_at, found.changed_by = now(), by
+    share.version += 1
+    share.changed_at, share.changed_by = now(), by
 
 
-def join_key(session: Session, found: SubAccount, key_id: str) -> None:
+def join_key(session: Session, share: SubAccount, key_id: str) -> None:
     """Lets a key without a sub-account use this one."""
-    session.add(SubAccountKey(dataset_id=found.dataset_id, key_id=key_id, name=found.name))
-    found.closed_at = None
+    session.add(SubAccountKey(dataset_id=share.dataset_id, key_id=key_id, name=share.name))
+    share.closed_at = None
     session.flush()
 
 
-def shown(session: Session, row: Dataset, account: Account, found: SubAccount, *, all_keys: bool) -> BudgetView:
+def shown(session: Session, row: Dataset, account: Account, share: SubAccount, *, all_keys: bool) -> BudgetView:
     """Shows a sub-account, with its keys if the caller may see them."""
-    return BudgetView.of(row, account, found, keys_of(session, found) if all_keys else None)
+    return BudgetView.of(row, account, share, keys_of(session, share) if all_keys else None)
 
 
 def check_within_cap(account: Account, epsilon: float) -> None:
@@ -178,7 +178,7 @@ def check_within_cap(account: Account, epsilon: float) -> None:
         raise InvalidRequest.at("/epsilon", f"the data set's cap is ε = {account.cap_epsilon:g}: ask for at most that")
 
 
-def _share(session: Session, account: Account, found: SubAccount, keys: list[str]) -> None:
+def _share(session: Session, account: Account, share: SubAccount, keys: list[str]) -> None:
     """Sets the keys of a sub-account."""
     wanted = dict.fromkeys(keys)
     for key_id in wanted:
@@ -186,15 +186,15 @@ def _share(session: Session, account: Account, found: SubAccount, keys: list[str
         if key is None or not is_alive(key):
             raise InvalidRequest.at("/keys", f"there is no key {key_id!r} that is valid now: name keys by their ids")
         other = session.get(SubAccountKey, (account.dataset_id, key_id), populate_existing=True)
-        if other is not None and other.name != found.name:
+        if other is not None and other.name != share.name:
             raise Conflict(
                 "wrong-state", f"{key_id} spends within the budget {other.name!r}: take it out of that one first"
             )
-    known = set(keys_of(session, found))
-    gone = known - wanted.keys()
+    stored_keys = set(keys_of(session, share))
+    gone = stored_keys - wanted.keys()
     session.execute(
         delete(SubAccountKey).where(SubAccountKey.dataset_id == account.dataset_id, SubAccountKey.key_id.in_(gone))
     )
-    for key_id in wanted.keys() - known:
-        session.add(SubAccountKey(dataset_id=account.dataset_id, key_id=key_id, name=found.name))
+    for key_id in wanted.keys() - stored_keys:
+        session.add(SubAccountKey(dataset_id=account.dataset_id, key_id=key_id, name=share.name))
     session.flush()

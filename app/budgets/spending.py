@@ -66,8 +66,8 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
     Raises:
         NotFound: no such data set, or the caller may not see it, or it is public.
     """
-    named, access = grants.find(session, caller, dataset)
-    first = dataset_with_account(session, named.id)[0]
+    dataset_id, access = grants.find(session, caller, dataset)
+    first = dataset_with_account(session, dataset_id.id)[0]
     account = lead(session, first.id)
     # Amounts of two units do not add up: after a move the second ledgers have all that was spent.
     family = (account_of(session, each) for each in family_of(session, first.id))
@@ -75,7 +75,7 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
     totals = {part: _budget_of(session, members, part) for part in ("train", "holdout")}
     rows = _sums(session, members)
     names = _names(session, caller, access, [row.key for row in rows])
-    budgets = [(each.name, each.keys or [caller.id]) for each in visible_to(session, caller, named.id)]
+    budgets = [(each.name, each.keys or [caller.id]) for each in visible_to(session, caller, dataset_id.id)]
     items = [
         KeySpending(
             key_id=row.key,
@@ -87,7 +87,7 @@ def spending(session: Session, caller: Caller, dataset: str) -> SpendingView:
         )
         for row in rows
     ]
-    items.sort(key=lambda each: -max(each.train.share, each.holdout.share if each.holdout else 0.0))
+    items.sort(key=lambda item: -max(item.train.share, item.holdout.share if item.holdout else 0.0))
     arrived = (
         select(Dataset).where(Dataset.id.in_(members)).order_by(Dataset.parent_id.is_not(None), Dataset.created_at)
     )

@@ -104,42 +104,46 @@ def resolved(model: Model, models_root: Path | None, features_kind: str = "") ->
     """
     if not isinstance(model, LinearModel):
         return model
-    asked = model.extractor
-    if asked is None and features_kind == "text":
-        asked = ExtractorRef(name=HASHED_WORDS)
-    if asked is None:
+    reference = model.extractor
+    if reference is None and features_kind == "text":
+        reference = ExtractorRef(name=HASHED_WORDS)
+    if reference is None:
         return model
-    if asked.name == HASHED_WORDS:
-        return model.model_copy(update={"extractor": _of_words(asked)})
+    if reference.name == HASHED_WORDS:
+        return model.model_copy(update={"extractor": _of_words(reference)})
     try:
-        found = find(models_root, asked.name)
+        extractor = find(models_root, reference.name)
     except FormerKindError as error:
         raise InvalidRequest.at("/model/extractor/name", str(error)) from None
-    if found is None:
-        known = ", ".join(each.name for each in every(models_root)) or "none"
-        raise InvalidRequest.at("/model/extractor/name", f"there is no such extractor here; there are: {known}")
-    if asked.sha256 not in (None, found.sha256):
-        raise InvalidRequest.at("/model/extractor/sha256", f"the extractor with this name has {found.sha256}")
-    if asked.features not in (None, found.manifest.features):
-        raise InvalidRequest.at("/model/extractor/features", f"this extractor makes {found.manifest.features} features")
-    if (asked.image is not None) != (found.takes == "tensor"):
+    if extractor is None:
+        names = ", ".join(each.name for each in every(models_root)) or "none"
+        raise InvalidRequest.at("/model/extractor/name", f"there is no such extractor here; there are: {names}")
+    if reference.sha256 not in (None, extractor.sha256):
+        raise InvalidRequest.at("/model/extractor/sha256", f"the extractor with this name has {extractor.sha256}")
+    if reference.features not in (None, extractor.manifest.features):
+        raise InvalidRequest.at(
+            "/model/extractor/features", f"this extractor makes {extractor.manifest.features} features"
+        )
+    if (reference.image is not None) != (extractor.takes == "tensor"):
         detail = (
             ("say how records are images")
-            if asked.image is None
+            if reference.image is None
             else ("this extractor does not read images: leave `image` out")
         )
         raise InvalidRequest.at("/model/extractor/image", detail)
-    manifest = found.manifest
-    facts = {"sha256": found.sha256, "features": manifest.features, "length": manifest.length}
-    return model.model_copy(update={"extractor": asked.model_copy(update=facts)})
+    manifest = extractor.manifest
+    facts = {"sha256": extractor.sha256, "features": manifest.features, "length": manifest.length}
+    return model.model_copy(update={"extractor": reference.model_copy(update=facts)})
 
 
-def _of_words(asked: ExtractorRef) -> ExtractorRef:
-    words = asked.words or Words()
-    if asked.image is not None:
+def _of_words(reference: ExtractorRef) -> ExtractorRef:
+    words = reference.words or Words()
+    if reference.image is not None:
         raise InvalidRequest.at("/model/extractor/image", "this extractor does not read images: leave `image` out")
-    if asked.sha256 not in (None, WORDS_SHA256):
+    if reference.sha256 not in (None, WORDS_SHA256):
         raise InvalidRequest.at("/model/extractor/sha256", f"the extractor with this name has {WORDS_SHA256}")
-    if asked.features not in (None, words.buckets):
+    if reference.features not in (None, words.buckets):
         raise InvalidRequest.at("/model/extractor/features", f"this extractor makes {words.buckets} features")
-    return asked.model_copy(update={"words": words, "sha256": WORDS_SHA256, "features": words.buckets, "length": 1.0})
+    return reference.model_copy(
+        update={"words": words, "sha256": WORDS_SHA256, "features": words.buckets, "length": 1.0}
+    )

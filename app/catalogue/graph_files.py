@@ -48,8 +48,8 @@ def _in_root(models_root: Path | None, path: str) -> GraphFacts:
     if models_root is None:
         raise InvalidRequest.at("/model/path", "this service has no models root: an operator sets one")
     file = _inside(models_root, path)
-    known = file.stat()
-    verdict = verdict_of(file, _sha256(file, known.st_ino, known.st_size, known.st_mtime_ns))
+    status = file.stat()
+    verdict = verdict_of(file, _sha256(file, status.st_ino, status.st_size, status.st_mtime_ns))
     if isinstance(verdict, str):
         raise InvalidRequest.at("/model/path", verdict)
     return verdict
@@ -95,12 +95,12 @@ def _looked_at(file: Path) -> Verdict:
 
 def _inside(models_root: Path, path: str) -> Path:
     try:
-        root, found = models_root.resolve(), (models_root / path).resolve(strict=True)
+        root, folder = models_root.resolve(), (models_root / path).resolve(strict=True)
     except OSError:
         raise InvalidRequest.at("/model/path", "there is no such file in the models root") from None
-    if not found.is_relative_to(root) or not found.is_file():
+    if not folder.is_relative_to(root) or not folder.is_file():
         raise InvalidRequest.at("/model/path", "there is no such file in the models root")
-    return found
+    return folder
 
 
 @lru_cache(maxsize=256)

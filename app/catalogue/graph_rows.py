@@ -69,5 +69,5 @@ def models_root(session: Session, settings: Settings, key_id: str, model: object
 
 def row_of(session: Session, key_id: str, sha256: str, *, lock: bool = False) -> Graph | None:
     """A key's graph with this content."""
-    found = select(Graph).where(Graph.key_id == key_id, Graph.sha256 == sha256)
-    return session.scalar(found.with_for_update() if lock else found)
+    query = select(Graph).where(Graph.key_id == key_id, Graph.sha256 == sha256)
+    return session.scalar(query.with_for_update() if lock else query)

@@ -20,7 +20,7 @@ TEMPLATE_MEMORY, TEMPLATE_TIME_S = 1 << 30, 10.0
 
 
 def resolved(
-    asked: Model,
+    model: Model,
     models_root: Path | None,
     outputs: int,
     *,
@@ -37,52 +37,52 @@ def resolved(
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
     """
-    if isinstance(asked, GraphModel):
-        pinned = graph_files.pinned(models_root, asked.path, asked.facts, uploaded)
-        return asked.model_copy(update=pinned.model_dump())
-    if not isinstance(asked, HfModel):
-        return asked
-    found = _find(models_root, asked.path)
-    of, tensors = found.architecture, found.tensors(asked, outputs)
-    if found.of_images != (asked.image is not None):
+    if isinstance(model, GraphModel):
+        pinned = graph_files.pinned(models_root, model.path, model.facts, uploaded)
+        return model.model_copy(update=pinned.model_dump())
+    if not isinstance(model, HfModel):
+        return model
+    folder = _find(models_root, model.path)
+    architecture, tensors = folder.architecture, folder.tensors(model, outputs)
+    if folder.of_images != (model.image is not None):
         needs = "say how a record's numbers form an image: height, width, channels, layout and input_scale"
-        raise InvalidRequest.at("/model/image", needs if found.of_images else "this model reads texts: leave it out")
-    if not found.of_images and asked.max_length > found.positions:
-        raise InvalidRequest.at("/model/max_length", f"this model reads at most {found.positions} tokens")
-    if asked.tuning == "bias" and not any(name.endswith(".bias") for name in tensors):
+        raise InvalidRequest.at("/model/image", needs if folder.of_images else "this model reads texts: leave it out")
+    if not folder.of_images and model.max_length > folder.positions:
+        raise InvalidRequest.at("/model/max_length", f"this model reads at most {folder.positions} tokens")
+    if model.tuning == "bias" and not any(name.endswith(".bias") for name in tensors):
         raise InvalidRequest.at("/model/tuning", "this model has no biases")
-    if asked.tuning == "lora" and not (of.targets or (asked.lora and asked.lora.targets)):
+    if model.tuning == "lora" and not (architecture.targets or (model.lora and model.lora.targets)):
         raise InvalidRequest.at("/model/lora/targets", "no layers are known by name in this model: name some")
-    if asked.lora is not None and asked.lora.targets is not None:
-        layers = {name.rpartition(".")[2] for name in adapted(of, asked.lora, tensors)}
-        if unknown := set(asked.lora.targets) - layers:
+    if model.lora is not None and model.lora.targets is not None:
+        layers = {name.rpartition(".")[2] for name in adapted(architecture, model.lora, tensors)}
+        if unknown := set(model.lora.targets) - layers:
             raise InvalidRequest.at("/model/lora/targets", f"its blocks have no layer {sorted(unknown)[0]!r}")
-        if any(len(tensors[f"{name}.weight"]) != 2 for name in adapted(of, asked.lora, tensors)):
+        if any(len(tensors[f"{name}.weight"]) != 2 for name in adapted(architecture, model.lora, tensors)):
             raise InvalidRequest.at("/model/lora/targets", "LoRA adapts linear layers only")
-    if asked.image is not None and found.image[0] == 1 and asked.image.channels == 3:
+    if model.image is not None and folder.image[0] == 1 and model.image.channels == 3:
         raise InvalidRequest.at("/model/image/channels", "this model reads images with one channel")
-    if asked.chat:
-        _check_chat(found, prompts=prompts)
+    if model.chat:
+        _check_chat(folder, prompts=prompts)
     facts = {
-        "sha256": found.sha256,
-        "architecture": found.kind,
+        "sha256": folder.sha256,
+        "architecture": folder.kind,
         "parameters": size(tensors),
-        "trained": size(found.trained(asked, outputs)),
-        "vocabulary": None if found.of_images else found.vocabulary,
-        "patches": found.positions if found.of_images else None,
-        "pass_numbers": found.pass_numbers(asked),
+        "trained": size(folder.trained(model, outputs)),
+        "vocabulary": None if folder.of_images else folder.vocabulary,
+        "patches": folder.positions if folder.of_images else None,
+        "pass_numbers": folder.pass_numbers(model),
     }
-    wrong = next((name for name, fact in facts.items() if getattr(asked, name) not in (None, fact)), None)
+    wrong = next((name for name, fact in facts.items() if getattr(model, name) not in (None, fact)), None)
     if wrong is not None:
         raise InvalidRequest.at(f"/model/{wrong}", f"the model in this folder has {facts[wrong]}: leave this out")
-    return asked.model_copy(update=facts)
+    return model.model_copy(update=facts)
 
 
-def _check_chat(found: ModelFolder, *, prompts: bool) -> None:
+def _check_chat(folder: ModelFolder, *, prompts: bool) -> None:
     if not prompts:
         raise InvalidRequest.at("/model/chat", "this data set declares no `task.prompt`, which a chat template writes")
     refused = _chat_refusal(
-        found.sha256, str(found.files.get(TEMPLATE, "")), str(found.files.get(TOKENIZER_CONFIG, ""))
+        folder.sha256, str(folder.files.get(TEMPLATE, "")), str(folder.files.get(TOKENIZER_CONFIG, ""))
     )
     if refused:
         raise InvalidRequest.at("/model/chat", refused)
@@ -108,14 +108,14 @@ def _find(models_root: Path | None, path: str) -> ModelFolder:
     if models_root is None:
         raise InvalidRequest.at("/model/path", "this service has no models root: an operator sets one")
     try:
-        found = model_folder.read(models_root, path)
+        folder = model_folder.read(models_root, path)
     except UnfitModelError as error:
-        known = ", ".join(_known(models_root)) or "none"
-        raise InvalidRequest.at("/model/path", f"{error}; models here: {known}") from None
-    return found
+        names = ", ".join(_known(models_root)) or "none"
+        raise InvalidRequest.at("/model/path", f"{error}; models here: {names}") from None
+    return folder
 
 
 def _known(models_root: Path) -> list[str]:
     """Folders with a config, at one level or two. Some may hold unsupported kinds."""
-    found = [*models_root.glob(f"*/{CONFIG}"), *models_root.glob(f"*/*/{CONFIG}")]
-    return sorted(each.parent.relative_to(models_root).as_posix() for each in found)[:LISTED]
+    configs = [*models_root.glob(f"*/{CONFIG}"), *models_root.glob(f"*/*/{CONFIG}")]
+    return sorted(each.parent.relative_to(models_root).as_posix() for each in configs)[:LISTED]

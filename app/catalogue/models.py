@@ -61,10 +61,10 @@ class Entry(ModelText):
     document: type[Model]
 
     @classmethod
-    def of(cls, document: type[Model], *texts: Any, **others: Any) -> Entry:
+    def of(cls, document: type[Model], *texts: Any, **members: Any) -> Entry:
         """Takes summary, when to use it, what it takes, source and, where they are others, tasks."""
         names = ("summary", "when_to_use", "takes", "source", "tasks")
-        return cls(document=document, **dict(zip(names, texts, strict=False)), **others)
+        return cls(document=document, **dict(zip(names, texts, strict=False)), **members)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -186,42 +186,42 @@ def layers(model: Model, features: int, outputs: int, rows: tuple[int, int] = (0
         outputs: its number of classes, or 1.
         rows: its declared numbers of users and items, for interactions.
     """
-    found: list[Layer]
+    stack: list[Layer]
     match model:
         case LinearModel():
-            found = [_dense("", model.inputs(features), outputs, bias=model.has_bias)]
+            stack = [_dense("", model.inputs(features), outputs, bias=model.has_bias)]
         case MlpModel():
             sizes = [features, *model.hidden, outputs]
             apart = 3 if model.dropout else 2
-            found = [_dense(str(1 + apart * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
+            stack = [_dense(str(1 + apart * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1)]
         case CnnModel():
-            found = _convolutional(model, outputs)
+            stack = _convolutional(model, outputs)
         case GcnModel():
-            found = _graph(model, features, outputs)
+            stack = _graph(model, features, outputs)
         case MatrixFactorizationModel():
-            found = _factors(model, rows)
+            stack = _factors(model, rows)
         case TransformerRecModel():
-            found = _recommender(model, rows[1], _transformer(model))
+            stack = _recommender(model, rows[1], _transformer(model))
         case GruRecModel() | LstmRecModel():
-            found = _recommender(model, rows[1], _recurrent(model))
+            stack = _recommender(model, rows[1], _recurrent(model))
         case GraphModel():
-            found = [Layer(name="graph", kind="graph", shapes={"": [model.trained or 0]})]
+            stack = [Layer(name="graph", kind="graph", shapes={"": [model.trained or 0]})]
         case HfModel():
-            found = [Layer(name=model.tuning, kind="hf", shapes={"": [model.trained or 0]})]
+            stack = [Layer(name=model.tuning, kind="hf", shapes={"": [model.trained or 0]})]
         case _:
             assert_never(model)
-    return found
+    return stack
 
 
 def _graph(model: GcnModel, features: int, outputs: int) -> list[Layer]:
-    sizes, found = list(model.hidden), list[Layer]()
+    sizes, stack = list(model.hidden), list[Layer]()
     if model.hops > 1:
         halves = (features - model.neighbours) // (1 + model.neighbours)
-        found = [_dense("0.linear", halves, sizes[0])]
+        stack = [_dense("0.linear", halves, sizes[0])]
         features = 2 * sizes.pop(0)
     sizes = [features, *sizes, outputs]
-    start = len(found)
-    return [*found, *(_dense(str(start + 2 * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1))]
+    start = len(stack)
+    return [*stack, *(_dense(str(start + 2 * at), sizes[at], sizes[at + 1]) for at in range(len(sizes) - 1))]
 
 
 def _factors(model: MatrixFactorizationModel, rows: tuple[int, int]) -> list[Layer]:
@@ -239,38 +239,38 @@ def _convolutional(model: CnnModel, outputs: int) -> list[Layer]:
     if model.preset == "wrn16_4":
         return _residual(channels, outputs)
     sizes = [channels, 32, 64, 64, 128]
-    found = [_conv(str(1 + 3 * at), sizes[at], sizes[at + 1], 3) for at in range(4)]
-    return [*found, _dense("14", 128, outputs)]
+    stack = [_conv(str(1 + 3 * at), sizes[at], sizes[at + 1], 3) for at in range(4)]
+    return [*stack, _dense("14", 128, outputs)]
 
 
 def _residual(channels: int, outputs: int) -> list[Layer]:
-    found, last = [_conv("1", channels, FIRST, 3, bias=False)], FIRST
+    stack, last = [_conv("1", channels, FIRST, 3, bias=False)], FIRST
     for at, block in enumerate(blocks(), start=2):
-        found += [_norm(f"{at}.norm1", block.inputs, "group_norm")]
-        found += [_conv(f"{at}.conv1", block.inputs, block.outputs, 3, bias=False)]
-        found += [_norm(f"{at}.norm2", block.outputs, "group_norm")]
-        found += [_conv(f"{at}.conv2", block.outputs, block.outputs, 3, bias=False)]
+        stack += [_norm(f"{at}.norm1", block.inputs, "group_norm")]
+        stack += [_conv(f"{at}.conv1", block.inputs, block.outputs, 3, bias=False)]
+        stack += [_norm(f"{at}.norm2", block.outputs, "group_norm")]
+        stack += [_conv(f"{at}.conv2", block.outputs, block.outputs, 3, bias=False)]
         if block.has_shortcut:
-            found += [_conv(f"{at}.shortcut", block.inputs, block.outputs, 1, bias=False)]
+            stack += [_conv(f"{at}.shortcut", block.inputs, block.outputs, 1, bias=False)]
         last = block.outputs
     end = 2 + len(list(blocks()))
-    return [*found, _norm(str(end), last, "group_norm"), _dense(str(end + 4), last, outputs)]
+    return [*stack, _norm(str(end), last, "group_norm"), _dense(str(end + 4), last, outputs)]
 
 
 def _recommender(model: RecommenderModel, items: int, between: list[Layer]) -> list[Layer]:
     """Row 0 of the items stands for none. The output is a layer of its own unless it is tied to the embedding."""
     table = {"weight": [items + 1, model.dim]}
-    found = [Layer(name="embedding", kind="embedding", shapes=table), *between]
-    return found if model.tied else [*found, Layer(name="output", kind="item_loss", shapes=table)]
+    stack = [Layer(name="embedding", kind="embedding", shapes=table), *between]
+    return stack if model.tied else [*stack, Layer(name="output", kind="item_loss", shapes=table)]
 
 
 def _transformer(model: TransformerRecModel) -> list[Layer]:
     dim = model.dim
-    found = [Layer(name="positions", kind="positions", shapes={"weight": [model.max_length, dim]})]
+    stack = [Layer(name="positions", kind="positions", shapes={"weight": [model.max_length, dim]})]
     for block in (f"blocks.{number}." for number in range(model.blocks)):
-        found += [_norm(block + "attention_norm", dim), _norm(block + "norm", dim)]
-        found += [_dense(block + name, dim, dim) for name in ("query", "key", "value", "merge", "widen", "narrow")]
-    return [*found, _norm("norm", dim)]
+        stack += [_norm(block + "attention_norm", dim), _norm(block + "norm", dim)]
+        stack += [_dense(block + name, dim, dim) for name in ("query", "key", "value", "merge", "widen", "narrow")]
+    return [*stack, _norm("norm", dim)]
 
 
 def _recurrent(model: RecurrentRecModel) -> list[Layer]:
@@ -345,23 +345,21 @@ def _no_tuning(model: HfModel, features_kind: str, features: int) -> tuple[str, 
 
 def _no_image(model: CnnModel, features: int) -> tuple[str, str] | None:
     """Why images of this size do not suit a convolutional network, or this data set."""
-    size, least = model.size, LEAST[model.preset]
+    size, smallest = model.size, LEAST[model.preset]
     if features != size.numbers:
         detail = f"images of {size.shown} have {size.numbers} numbers; this data set's records have {features}"
-        where = "/model/image" if model.image else "/model/preset"
-        return where, f"{detail}: give `image` as height, width and channels"
-    if min(size.height, size.width) < least or min(behind(model.preset, size)) < 1:
+        pointer = "/model/image" if model.image else "/model/preset"
+        return pointer, f"{detail}: give `image` as height, width and channels"
+    if min(size.height, size.width) < smallest or min(behind(model.preset, size)) < 1:
         return (
             "/model/image",
-            f"`{model.preset}` needs at least {least} × {least} pixels; these images are {size.shown}",
+            f"`{model.preset}` needs at least {smallest} × {smallest} pixels; these images are {size.shown}",
         )
     if model.weight_standardization and model.preset != "wrn16_4":
         return "/model/weight_standardization", "only `wrn16_4` has weight standardization: leave it out"
-    held = model.held(RecordSizes(features, 1, False, 1))
-    if held > MOST_NUMBERS:
-        detail = (
-            f"a pass would hold {held} numbers for one image, {held * 4 >> 20} MiB; at most {MOST_NUMBERS} are allowed"
-        )
+    numbers = model.held(RecordSizes(features, 1, False, 1))
+    if numbers > MOST_NUMBERS:
+        detail = f"a pass would hold {numbers} numbers for one image, {numbers * 4 >> 20} MiB; at most {MOST_NUMBERS} are allowed"
         return "/model/image", detail
     return None
 
@@ -388,7 +386,7 @@ def _too_large(model: Model, features: int, outputs: int, rows: tuple[int, int])
             detail = "shorten it, or compute the loss at the `last` position only"
             return "/model/max_length", f"a record would have {scores} scores, at most {MAX_SCORES}: {detail}"
     parameters = sum(layer.parameters for layer in layers(model, features, outputs, rows))
-    most = MAX_TUNED if isinstance(model, HfModel) else MAX_PARAMETERS
-    if not isinstance(model, LinearModel) and parameters > most:
-        return "/model", f"the model has {parameters} parameters; at most {most} are allowed"
+    limit = MAX_TUNED if isinstance(model, HfModel) else MAX_PARAMETERS
+    if not isinstance(model, LinearModel) and parameters > limit:
+        return "/model", f"the model has {parameters} parameters; at most {limit} are allowed"
     return None

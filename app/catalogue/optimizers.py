@@ -33,10 +33,10 @@ class Entry(OptimizerText):
     document: type[specs.OptimizerSettings]
 
     @classmethod
-    def of(cls, document: type[specs.OptimizerSettings], *texts: Any, **others: Any) -> Entry:
+    def of(cls, document: type[specs.OptimizerSettings], *texts: Any, **members: Any) -> Entry:
         """Takes summary, update, state, when to prefer it, source and, where it is another one, cost."""
         names = ("summary", "update", "state", "when_to_prefer", "source", "cost")
-        return cls(document=document, **dict(zip(names, texts, strict=False)), **others)
+        return cls(document=document, **dict(zip(names, texts, strict=False)), **members)
 
 
 DELAYED = {"v": "second moment of mean noised gradients, from 0", "sum": "noised gradients since v was updated"}
@@ -173,7 +173,7 @@ CATALOGUE: dict[str, Entry] = {
 }
 
 
-def side_refusal(own: DatasetSpec, side: DatasetSpec, features: tuple[int, int], records: int) -> str | None:
+def side_refusal(main: DatasetSpec, side: DatasetSpec, features: tuple[int, int], records: int) -> str | None:
     """Why a data set cannot be the side information of a job on another; None if it can.
 
     Args:
@@ -185,10 +185,10 @@ def side_refusal(own: DatasetSpec, side: DatasetSpec, features: tuple[int, int],
         return "this data set is private: side information is not charged for, so it must be declared public"
     if records < 1:
         return "this data set has no records to compute gradients on"
-    fits = _in_common(own.features) == _in_common(side.features) and features[0] == features[1]
-    if own.task.of_interactions or not fits:
+    fits = _in_common(main.features) == _in_common(side.features) and features[0] == features[1]
+    if main.task.of_interactions or not fits:
         return "its features differ from the job's data set in kind, number or settings"
-    if own.task.model_dump(exclude={"label"}) != side.task.model_dump(exclude={"label"}):
+    if main.task.model_dump(exclude={"label"}) != side.task.model_dump(exclude={"label"}):
         return "its task differs from the job's data set, or its classes or their order do"
     return None
 
@@ -232,7 +232,7 @@ def _delay_refusal(optimizer: specs.Dp2Settings, steps: int) -> tuple[str, str] 
         return "/optimizer/delay", "with a delay of 1 no step has a second query: use at least 2"
     if optimizer.delays[0] < steps:
         return None
-    where = "/optimizer/delay" if optimizer.delay is not None else "/optimizer/delay_sgd"
-    return where, (
+    pointer = "/optimizer/delay" if optimizer.delay is not None else "/optimizer/delay_sgd"
+    return pointer, (
         f"the first delay would leave none of the {steps} steps, and the second moment would never be used: lower it"
     )

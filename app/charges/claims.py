@@ -24,28 +24,28 @@ from core.privacy.plans import FilterChoice
 
 
 def amounts(
-    pricing: PricingService, asked: ChargeRequest, dataset: Dataset, account: Account, under: Filter
+    pricing: PricingService, request: ChargeRequest, dataset: Dataset, account: Account, under: Filter
 ) -> tuple[int, int]:
     """What the claim costs on (train, holdout), in a filter's units: the account's, or the one that it moves to."""
     unit = unit_of(dataset)
-    if asked.relation != "add_or_remove_one":
+    if request.relation != "add_or_remove_one":
         raise InvalidRequest.at(
             "/relation",
             "a claim about replacing one unit does not cover adding or removing one, which this ledger guarantees: "
             "state the mechanism's privacy for `add_or_remove_one`",
         )
-    if unit != asked.unit:
+    if unit != request.unit:
         raise InvalidRequest.at(
             "/unit",
             f"this data set's unit is `{unit}`: state the mechanism's privacy for it. A claim for users does not cover "
             "one record: to add a record to a user's others is to remove the user and to add the user again",
         )
-    if asked.account == "holdout" and account.holdout_budget == 0:
+    if request.account == "holdout" and account.holdout_budget == 0:
         raise InvalidRequest.at("/account", "this data set has no private hold-out: use `train` or `both`")
     choice = FilterChoice(kind=under.kind, order=under.order)
-    units = pricing.price_claim(ClaimRequest(claim=asked.mechanism, filter=choice))
-    on_holdout = asked.account != "train" and account.holdout_budget > 0
-    return (units if asked.account != "holdout" else 0, units if on_holdout else 0)
+    units = pricing.price_claim(ClaimRequest(claim=request.mechanism, filter=choice))
+    on_holdout = request.account != "train" and account.holdout_budget > 0
+    return (units if request.account != "holdout" else 0, units if on_holdout else 0)
 
 
 def block_of(session: Session, dataset_id: str, ledger: str) -> str | None:
@@ -62,7 +62,7 @@ def payer_of(session: Session, dataset: Dataset, claim: Claim) -> tuple[Account,
     return account, second_filter(dataset) if moves else filter_of(account.filter, account.order), moves
 
 
-def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[str]:
+def read_by(session: Session, request: ChargeRequest, members: list[str]) -> list[str]:
     """The ledgers that a charge is held on: of the blocks that it names, or of all that are open, since nobody here
     sees what another system reads.
 
@@ -70,14 +70,14 @@ def read_by(session: Session, asked: ChargeRequest, members: list[str]) -> list[
         InvalidRequest: it names a block twice, or one that is not open.
     """
     still = blocks.open_ones(session, members)
-    if asked.blocks == ALL:
+    if request.blocks == ALL:
         return still
-    there = {blocks.label_of(records_of(session, each)): each for each in still}
-    for place, label in enumerate(asked.blocks):
-        if label not in there or label in asked.blocks[:place]:
-            why = "is named twice" if label in there else f"is not open; open are {', '.join(there)}"
-            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {why}")
-    return [there[label] for label in asked.blocks]
+    by_label = {blocks.label_of(records_of(session, each)): each for each in still}
+    for place, label in enumerate(request.blocks):
+        if label not in by_label or label in request.blocks[:place]:
+            problem = "is named twice" if label in by_label else f"is not open; open are {', '.join(by_label)}"
+            raise InvalidRequest.at(f"/blocks/{place}", f"block {label!r} {problem}")
+    return [by_label[label] for label in request.blocks]
 
 
 def check_people(session: Session, dataset_id: str, members: list[str]) -> None:

@@ -75,9 +75,9 @@ def list_charges(
     """Lists charges on the data sets that this key may see, newest first; `dataset` is an id or a name."""
     cursor = decode_row(after)
     with db.read() as session:
-        found = service.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
-        found, following = cut(found, limit)
-        return ChargeList(items=_views(session, found), next=following)
+        page = service.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
+        page, following = cut(page, limit)
+        return ChargeList(items=_views(session, page), next=following)
 
 
 @router.get("/{charge_id}")
@@ -122,13 +122,13 @@ def void_charge(charge_id: str, body: VoidRequest, db: Db, heads: RecordedHeads,
 
 
 def _views(session: Session, charges: Sequence[Charge]) -> list[ChargeView]:
-    found = []
-    for each in charges:
-        account = session.get_one(Account, held_on(session, each.id)[0])
+    views = []
+    for charge in charges:
+        account = session.get_one(Account, held_on(session, charge.id)[0])
         unit = filter_for(account.filter, account.order).unit
         train, holdout = (
             amount / budget if budget else 0.0
-            for amount, budget in ((each.train, account.train_budget), (each.holdout, account.holdout_budget))
+            for amount, budget in ((charge.train, account.train_budget), (charge.holdout, account.holdout_budget))
         )
-        found.append(ChargeView.of(each, unit=unit, share_train=train, share_holdout=holdout))
-    return found
+        views.append(ChargeView.of(charge, unit=unit, share_train=train, share_holdout=holdout))
+    return views

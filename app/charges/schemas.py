@@ -48,8 +48,8 @@ class ChargeRequest(Document):
         """What is stored with an Idempotency-Key: equal requests have equal digests."""
         # Without the defaults: a request from before there were blocks, or uses, is the same one.
         absent = {name for name, default in (("blocks", ALL), ("use", None)) if getattr(self, name) == default}
-        known = self.model_dump_json(exclude=absent or None)
-        return hashlib.sha256(known.encode()).hexdigest()
+        document = self.model_dump_json(exclude=absent or None)
+        return hashlib.sha256(document.encode()).hexdigest()
 
 
 class Attested(Document):

@@ -53,12 +53,12 @@ NO_SUCH_CHARGE = "there is no such charge"
 
 
 def reserve(
-    db: Database, heads: Heads, pricing: PricingService, caller: Caller, asked: ChargeRequest, once: str
+    db: Database, heads: Heads, pricing: PricingService, caller: Caller, request: ChargeRequest, idempotency_key: str
 ) -> tuple[Charge, bool]:
     """Holds a claim's whole cost, if it fits.
 
     Args:
-        once: the Idempotency-Key, scoped to the caller's key.
+        idempotency_key: the Idempotency-Key, scoped to the caller's key.
 
     Returns:
         The charge, and True if this call made it.
@@ -72,27 +72,27 @@ def reserve(
         NotFound, Forbidden: the key may not see the data set, or not charge it.
         LimitError: too many of the key's prices wait.
     """
-    digest = asked.digest
+    digest = request.digest
     with db.read() as session:
-        dataset = dataset_with_account(session, grants.require(session, caller, asked.dataset, "charge").id)[0]
-        account, under, moves = payer_of(session, dataset, asked.mechanism)
-        charge, is_new = _replayed(session, caller, once, digest), False
+        dataset = dataset_with_account(session, grants.require(session, caller, request.dataset, "charge").id)[0]
+        account, under, moves = payer_of(session, dataset, request.mechanism)
+        charge, is_new = _replayed(session, caller, idempotency_key, digest), False
         if charge is None:
-            _check_use(dataset, asked.use)
+            _check_use(dataset, request.use)
     if charge is None:
-        train, holdout = amounts(pricing, asked, dataset, account, under)
+        train, holdout = amounts(pricing, request, dataset, account, under)
         cost = Units(train=train, holdout=holdout)
         if moves:
             move(db, heads, caller, dataset.id, cost)
-        new = _new(caller, dataset, asked, once, cost)
+        new = _new(caller, dataset, request, idempotency_key, cost)
         try:
-            _hold(db, heads, caller, asked, new, under)
+            _hold(db, heads, caller, request, new, under)
             charge, is_new = new, True
         except _Moved:
-            return reserve(db, heads, pricing, caller, asked, once)  # a ledger moves once
+            return reserve(db, heads, pricing, caller, request, idempotency_key)  # a ledger moves once
         except IntegrityError:  # two concurrent requests had the same Idempotency-Key: the database admitted one
             with db.read() as session:
-                charge = _replayed(session, caller, once, digest)
+                charge = _replayed(session, caller, idempotency_key, digest)
             if charge is None:
                 raise
     if charge.status != "held":
@@ -113,18 +113,18 @@ def reserve(
     return charge, is_new
 
 
-def _new(caller: Caller, dataset: Dataset, asked: ChargeRequest, once: str, cost: Units) -> Charge:
+def _new(caller: Caller, dataset: Dataset, request: ChargeRequest, idempotency_key: str, cost: Units) -> Charge:
     return Charge(
         id=new_id("chg"),
         dataset_id=dataset.id,
         key_id=caller.id,
-        idempotency_key=once,
-        request_sha256=asked.digest,
-        account=asked.account,
+        idempotency_key=idempotency_key,
+        request_sha256=request.digest,
+        account=request.account,
         status="held",
-        mechanism=asked.mechanism.model_dump(mode="json"),
-        attested=asked.attested,
-        use=asked.use,
+        mechanism=request.mechanism.model_dump(mode="json"),
+        attested=request.attested,
+        use=request.use,
         train=cost.train,
         holdout=cost.holdout,
         created_at=now(),
@@ -154,9 +154,9 @@ def settle(db: Database, heads: Heads, caller: Caller, charge_id: str, *, voided
                 raise Conflict("wrong-state", f"this charge was {charge.status} already")
             _settle(session, charge, caller, voided_because)
     with db.read() as session:
-        held = blocks.held_on(session, charge.id)
-    for each in held:
-        behind.record_soon(db, heads, each)
+        holds = blocks.held_on(session, charge.id)
+    for dataset_id in holds:
+        behind.record_soon(db, heads, dataset_id)
     return charge
 
 
@@ -171,9 +171,9 @@ def _check_use(dataset: Dataset, use: Use | None) -> None:
 def _record(db: Database, heads: Heads, charge_id: str) -> None:
     """Records the heads that have a charge's hold. Raises as `behind.record`."""
     with db.read() as session:
-        held = blocks.held_on(session, charge_id)
-    for each in held:
-        behind.record(db, heads, each)
+        holds = blocks.held_on(session, charge_id)
+    for dataset_id in holds:
+        behind.record(db, heads, dataset_id)
 
 
 def find(session: Session, caller: Caller, charge_id: str) -> Charge:
@@ -211,7 +211,7 @@ def _seen(session: Session, caller: Caller, charge_id: str, *, lock: bool = Fals
     return charge, access
 
 
-def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, charge: Charge, under: Filter) -> None:
+def _hold(db: Database, heads: Heads, caller: Caller, request: ChargeRequest, charge: Charge, under: Filter) -> None:
     """Holds a new charge on every block, if no ledger is behind its recorded head.
 
     Args:
@@ -220,15 +220,15 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
     dataset_id = charge.dataset_id
     with db.read() as session:
         members = blocks.family_of(session, dataset_id)
-    for each in members:
-        behind.require_witnessed(db, heads, each)
+    for member_id in members:
+        behind.require_witnessed(db, heads, member_id)
     recorded = {each: behind.read_recorded(heads, each) for each in members}
     try:
         with db.write() as session:
             grants.require(session, caller, dataset_id, "charge")
-            for each in blocks.family_of(session, dataset_id):
-                behind.require_current(session, recorded.get(each), each)
-            _insert(session, caller, asked, charge, under)
+            for member_id in blocks.family_of(session, dataset_id):
+                behind.require_current(session, recorded.get(member_id), member_id)
+            _insert(session, caller, request, charge, under)
     except BudgetError as refusal:
         refusal.members["largest_epsilon_that_fits"] = None  # that is a job's
         refused = refusal.members.pop("dataset")
@@ -238,12 +238,14 @@ def _hold(db: Database, heads: Heads, caller: Caller, asked: ChargeRequest, char
         raise
 
 
-def _insert(session: Session, caller: Caller, asked: ChargeRequest, charge: Charge, under: Filter) -> None:
-    attested = Attested(account=asked.account, mechanism=asked.mechanism, attested=asked.attested, use=asked.use)
+def _insert(session: Session, caller: Caller, request: ChargeRequest, charge: Charge, under: Filter) -> None:
+    attested = Attested(
+        account=request.account, mechanism=request.mechanism, attested=request.attested, use=request.use
+    )
     members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
-    _check_use(session.get_one(Dataset, charge.dataset_id), asked.use)  # the owner may have changed the rules
+    _check_use(session.get_one(Dataset, charge.dataset_id), request.use)  # the owner may have changed the rules
     check_people(session, charge.dataset_id, members)
-    ledgers = read_by(session, asked, members)
+    ledgers = read_by(session, request, members)
     if not all_under(session, ledgers, under):
         raise _Moved
     blocks.hold_all(
@@ -268,16 +270,16 @@ def _settle(session: Session, charge: Charge, caller: Caller, voided_because: st
         blocks.void_all(session, charge.id, actor=caller.id, memo=Voided(reason=voided_because))
         charge.status, charge.reason = "voided", voided_because
     charge.settled_at = now()
-    done: audit.Action = "charge.posted" if voided_because is None else "charge.voided"
-    audit.record(session, done, charge.id, dataset=charge.dataset_id)
+    action: audit.Action = "charge.posted" if voided_because is None else "charge.voided"
+    audit.record(session, action, charge.id, dataset=charge.dataset_id)
 
 
-def _replayed(session: Session, caller: Caller, once: str, digest: str) -> Charge | None:
-    found = session.scalar(select(Charge).where(Charge.key_id == caller.id, Charge.idempotency_key == once))
-    if found is not None and found.request_sha256 != digest:
+def _replayed(session: Session, caller: Caller, idempotency_key: str, digest: str) -> Charge | None:
+    charge = session.scalar(select(Charge).where(Charge.key_id == caller.id, Charge.idempotency_key == idempotency_key))
+    if charge is not None and charge.request_sha256 != digest:
         raise Conflict(
             "idempotency-key-reused",
             "this Idempotency-Key was used for another charge: use a new one",
-            charge=found.id,
+            charge=charge.id,
         )
-    return found
+    return charge

@@ -82,8 +82,8 @@ def _chart(number: int, title: str, query: AnsweredQuery) -> Chart | None:
     return Chart(f"answers-{number}", title, x, Axis("records", low, high), [line])
 
 
-def _filter(where: Where) -> str:
-    if where.one_of is not None:
-        return f"{where.column} is one of {', '.join(map(str, where.one_of))}"
-    low, high = where.between or ("", "")
-    return f"{where.column} from {low} to {high}"
+def _filter(conditions: Where) -> str:
+    if conditions.one_of is not None:
+        return f"{conditions.column} is one of {', '.join(map(str, conditions.one_of))}"
+    low, high = conditions.between or ("", "")
+    return f"{conditions.column} from {low} to {high}"

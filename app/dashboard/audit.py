@@ -39,11 +39,11 @@ def audit_page(
     caller = viewer.caller
     check_role(caller, "admin")
     key, action, target = key or None, action or None, target or None
-    asked = {"key": key, "action": action, "target": target}
-    found = audit.list_audit(db, caller, key, action, target, after=after or None, limit=ROWS)
+    filters = {"key": key, "action": action, "target": target}
+    page = audit.list_audit(db, caller, key, action, target, after=after or None, limit=ROWS)
     checked = audit.verify_audit(db, caller) if check else None
     return render(
-        request, "audit.html", viewer=viewer, found=found, asked=asked, checked=checked, actions=audit.ACTIONS
+        request, "audit.html", viewer=viewer, found=page, asked=filters, checked=checked, actions=audit.ACTIONS
     )
 
 
@@ -63,6 +63,6 @@ def export(db: Db, viewer: CurrentViewer) -> Response:
 def _lines(db: Database, caller: Caller) -> Iterator[str]:
     """The file's lines, a batch of entries at a time."""
     last = 0
-    while found := audit.list_audit(db, caller, since=last, limit=BATCH).items:
-        yield "".join(entry.model_dump_json() + "\n" for entry in found)
-        last = found[-1].seq or 0
+    while page := audit.list_audit(db, caller, since=last, limit=BATCH).items:
+        yield "".join(entry.model_dump_json() + "\n" for entry in page)
+        last = page[-1].seq or 0

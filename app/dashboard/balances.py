@@ -43,16 +43,16 @@ def budgets(figures: LedgerView | None) -> list[Budget]:
 
 
 def _budget(name: str, view: AccountView, delta: float) -> Budget:
-    of = filter_for(view.filter, view.order)
+    privacy_filter = filter_for(view.filter, view.order)
     spent = percent(view.spent, view.budget)
-    held = min(percent(view.held, view.budget), 100.0 - spent)
+    held_share = min(percent(view.held, view.budget), 100.0 - spent)
     return Budget(
         name=name,
         account=view,
         spent_percent=spent,
-        held_percent=held,
-        left_percent=abs(round(100.0 - spent - held, 1)),
-        left=of.epsilon(view.remaining, delta) if view.remaining else 0.0,
+        held_percent=held_share,
+        left_percent=abs(round(100.0 - spent - held_share, 1)),
+        left=privacy_filter.epsilon(view.remaining, delta) if view.remaining else 0.0,
         delta=delta,
     )
 

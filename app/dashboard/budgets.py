@@ -88,9 +88,9 @@ def set_budget(
     """Makes a budget, or changes the version of it that the form shows."""
 
     def change(session: Session) -> None:
-        asked = BudgetSetting.model_validate({"epsilon": float(epsilon), "keys": list(keys) or None})
+        setting = BudgetSetting.model_validate({"epsilon": float(epsilon), "keys": list(keys) or None})
         if_match = tag_of(version) if version else None
-        service.put(session, viewer.caller, dataset_id, _named(name.strip(), keys), asked, if_match)
+        service.put(session, viewer.caller, dataset_id, _named(name.strip(), keys), setting, if_match)
 
     return _changed(request, db, viewer, dataset_id, change)
 
@@ -137,11 +137,11 @@ def answer(
     """Approves or denies a request, or withdraws the viewer's own."""
 
     def change(session: Session) -> None:
-        said = BudgetDecision.model_validate({"answer": words.strip() or None}).answer
+        answer_text = BudgetDecision.model_validate({"answer": words.strip() or None}).answer
         if decision == "approve":
-            requests.approve(session, viewer.caller, request_id, said, tag_of(tag))
+            requests.approve(session, viewer.caller, request_id, answer_text, tag_of(tag))
         else:
-            requests.deny(session, viewer.caller, request_id, said)
+            requests.deny(session, viewer.caller, request_id, answer_text)
 
     return _changed(request, db, viewer, dataset_id, change)
 
@@ -207,13 +207,13 @@ def _gathered(session: Session, caller: Caller, dataset_id: str) -> BudgetsPage:
     """
     row, access = grants.find(session, caller, dataset_id)
     within = service.visible_to(session, caller, row.id)
-    asked = requests.page(session, caller, dataset=row.id, status="open", after=None, limit=REQUESTS_SHOWN)
+    open_requests = requests.page(session, caller, dataset=row.id, status="open", after=None, limit=REQUESTS_SHOWN)
     granted = grants.list_grants(session, caller, row.id) if access.level == "own" else []
     keys = {key.id: key.name for grant, key in granted if grant.access != "view"}
     sharing = {key for each in within for key in each.keys or ()}
     names = key_names(
-        session, caller, access, sharing | {each.key_id for each in asked} | {each.name for each in within}
+        session, caller, access, sharing | {each.key_id for each in open_requests} | {each.name for each in within}
     )
     keys |= {key: names[key] for key in sorted(sharing - keys.keys())}
-    shown = [requests.shown(session, each) for each in asked[:REQUESTS_SHOWN]]
-    return BudgetsPage(row.id, row.name, access, within, shown, keys, names)
+    views = [requests.shown(session, each) for each in open_requests[:REQUESTS_SHOWN]]
+    return BudgetsPage(row.id, row.name, access, within, views, keys, names)

@@ -101,7 +101,7 @@ def burndowns(session: Session, account: Account, names: Callable[[set[str]], di
         budget = balance_of(account).of(name).budget
         if budget > 0 and found:
             history = _history(session, account, name, names)
-            balances = [_balance(at, after.of(name)) for at, after in found]
+            balances = [_balance(at, memo_balances.of(name)) for at, memo_balances in found]
             drawings.append(drawn(name, budget, balances, history, now()))
     return drawings
 
@@ -115,14 +115,14 @@ def _history(session: Session, account: Account, name: Name, names: Callable[[se
     amount, mine = spent[name], spent.dataset_id == account.dataset_id
     of_keys = select(spent.key_id).where(mine, spent.day == "", amount > 0).order_by(amount.desc(), spent.key_id)
     keys = list(session.scalars(of_keys))
-    shown = keys[: KEYS_SHOWN - 1]
-    key = case((spent.key_id.in_(shown), spent.key_id), else_=OTHERS).label("key")
+    top_keys = keys[: KEYS_SHOWN - 1]
+    key = case((spent.key_id.in_(top_keys), spent.key_id), else_=OTHERS).label("key")
     days = select(func.max(spent.last_at, type_=spent.last_at.type), key, func.sum(amount))
     rows = session.execute(days.where(mine, spent.day != "", amount > 0).group_by(key, spent.day).order_by(spent.day))
-    by_day = [Settled(at=at, job_id="", key=whose, spent=int(total)) for at, whose, total in rows]
+    by_day = [Settled(at=at, job_id="", key=key, spent=int(total)) for at, key, total in rows]
     dots = _posts(session, account, name, costliest=MOST_DOTS)
-    known = names({each.key for each in (*by_day, *dots) if each.key})
-    return History(by_day, dots, known | {OTHERS: f"{len(keys) - len(shown)} other keys"})
+    key_names = names({each.key for each in (*by_day, *dots) if each.key})
+    return History(by_day, dots, key_names | {OTHERS: f"{len(keys) - len(top_keys)} other keys"})
 
 
 def _posts(session: Session, account: Account, name: Name, costliest: int | None = None) -> list[Settled]:
@@ -139,12 +139,12 @@ def _posts(session: Session, account: Account, name: Name, costliest: int | None
         .where(entry.dataset_id == account.dataset_id, entry.kind == "post", amount > 0)
     )
     ordered = query.order_by(entry.seq) if costliest is None else query.order_by(amount.desc(), entry.seq.desc())
-    rows = sorted(session.execute(ordered.limit(costliest)), key=lambda each: each.seq)
+    rows = sorted(session.execute(ordered.limit(costliest)), key=lambda post: post.seq)
     return [Settled(at=at, job_id=job or "", key=key or "", spent=spent) for _seq, at, job, key, spent in rows]
 
 
-def _balance(at: datetime, after: memos.Balance) -> Balance:
-    return Balance(at=at, spent=after.spent, held=after.held, budget=after.budget)
+def _balance(at: datetime, balances: memos.Balance) -> Balance:
+    return Balance(at=at, spent=balances.spent, held=balances.held, budget=balances.budget)
 
 
 def drawn(name: Name, budget: int, balances: list[Balance], history: History, today: datetime) -> Burndown:
@@ -155,20 +155,20 @@ def drawn(name: Name, budget: int, balances: list[Balance], history: History, to
     end = max(balances[-1].at.timestamp(), today.timestamp(), begin + 1)
     # Never before the end: a range below what a float of seconds since 1970 resolves has no ticks.
     horizon = end if coming is None else max(end, min(coming.reached.timestamp(), 2 * end - begin))
-    of = f"the {part(name)} part's budget"
+    axis = f"the {part(name)} part's budget"
     top = max(100.0, *(100.0 * each.budget / budget for each in balances))
     return Burndown(
         name=name,
         percent=percent(spent, budget),
         over_time=Chart(
             f"{name}-over-time",
-            f"share of {of} over time: {percent(spent, budget)} % spent now",
+            f"share of {axis} over time: {percent(spent, budget)} % spent now",
             Axis("time (UTC)", begin, begin + (horizon - begin) * 1.02, "time"),
             _shares(top),
             _areas(balances, budget, end) + ([] if coming is None else [_coming(coming, end, horizon, spent, budget)]),
         ),
-        by_job=_jobs(name, of, history.dots, names, budget, (begin, end)),
-        by_key=_keys(name, of, settled, names, budget, (begin, end)),
+        by_job=_jobs(name, axis, history.dots, names, budget, (begin, end)),
+        by_key=_keys(name, axis, settled, names, budget, (begin, end)),
         forecast=coming,
     )
 
@@ -177,25 +177,25 @@ def _shares(top: float) -> Axis:
     return Axis("share of the budget", 0.0, top * 1.05, unit=" %")
 
 
-def _point(at: datetime | float, amount: int, budget: int, more: str = "") -> Point:
+def _point(at: datetime | float, amount: int, budget: int, note: str = "") -> Point:
     stamp = at if isinstance(at, float) else at.timestamp()
     return Point(
-        stamp, 100.0 * amount / budget, moment(datetime.fromtimestamp(stamp, UTC)), f"{percent(amount, budget)} %{more}"
+        stamp, 100.0 * amount / budget, moment(datetime.fromtimestamp(stamp, UTC)), f"{percent(amount, budget)} %{note}"
     )
 
 
 def _areas(balances: list[Balance], budget: int, end: float) -> list[Line]:
     """Spent, held above it, and the cap; each up to now."""
 
-    def line(name: str, of: Callable[[Balance], int], colour: Colour, *, dashed: bool = False) -> Line:
-        points = [_point(each.at, of(each), budget) for each in balances]
-        points.append(_point(end, of(balances[-1]), budget))
+    def line(name: str, amount_of: Callable[[Balance], int], colour: Colour, *, dashed: bool = False) -> Line:
+        points = [_point(each.at, amount_of(each), budget) for each in balances]
+        points.append(_point(end, amount_of(balances[-1]), budget))
         return Line(name, points, colour, "steps", filled=not dashed, dashed=dashed)
 
     return [
-        line("spent and held", lambda each: each.spent + each.held, "held"),
-        line("spent", lambda each: each.spent, "spent"),
-        line("cap", lambda each: each.budget, "cap", dashed=True),
+        line("spent and held", lambda balance: balance.spent + balance.held, "held"),
+        line("spent", lambda balance: balance.spent, "spent"),
+        line("cap", lambda balance: balance.budget, "cap", dashed=True),
     ]
 
 
@@ -208,33 +208,33 @@ def _coming(coming: Forecast, end: float, horizon: float, spent: int, budget: in
 
 
 def _jobs(
-    name: Name, of: str, settled: list[Settled], names: dict[str, str], budget: int, ends: tuple[float, float]
+    name: Name, caption: str, settled: list[Settled], names: dict[str, str], budget: int, ends: tuple[float, float]
 ) -> Chart:
     """A dot for each job at its cost; the costliest, where there are too many."""
-    shown = sorted(sorted(settled, key=lambda each: -each.spent)[:MOST_POINTS], key=lambda each: each.at)
+    costliest = sorted(sorted(settled, key=lambda job: -job.spent)[:MOST_POINTS], key=lambda job: job.at)
     points = [
         _point(each.at, each.spent, budget, f" · {each.job_id}" + (f" of {names[each.key]}" if each.key else ""))
-        for each in shown
+        for each in costliest
     ]
     top = max((each.y for each in points), default=1.0)
-    title = f"what each job or charge spent of {of}"
+    title = f"what each job or charge spent of {caption}"
     axis = Axis("time (UTC)", ends[0], ends[0] + (ends[1] - ends[0]) * 1.02, "time")
     y = Axis("share of the budget", 0.0, top * 1.1, unit=" %")
     return Chart(f"{name}-by-job", title, axis, y, [Line("job", points, "spent", "dots")])
 
 
 def _keys(
-    name: Name, of: str, settled: list[Settled], names: dict[str, str], budget: int, ends: tuple[float, float]
+    name: Name, caption: str, settled: list[Settled], names: dict[str, str], budget: int, ends: tuple[float, float]
 ) -> Chart:
     """What the jobs of each key spent, added up over time; the smallest keys are one line."""
     totals: dict[str, int] = {}
-    for each in settled:
-        totals[each.key] = totals.get(each.key, 0) + each.spent
+    for settlement in settled:
+        totals[settlement.key] = totals.get(settlement.key, 0) + settlement.spent
     order = sorted(totals, key=lambda key: -totals[key])
     groups = [[key] for key in order[:KEYS_SHOWN]] + ([order[KEYS_SHOWN:]] if order[KEYS_SHOWN:] else [])
     lines = []
     for number, keys in enumerate(groups):
-        said = (
+        title = (
             (names.get(keys[0]) or "other systems and joined data sets")
             if number < KEYS_SHOWN
             else f"{len(keys)} other keys"
@@ -243,17 +243,17 @@ def _keys(
         sums = thinned(list(_sums(mine, ends)), MOST_POINTS // len(groups))
         points = [_point(at, total, budget) for at, total in sums]
         lines.append(
-            Line(said, points, SERIES[number], "steps", mark=f"{percent(sum(totals[k] for k in keys), budget)} %")
+            Line(title, points, SERIES[number], "steps", mark=f"{percent(sum(totals[k] for k in keys), budget)} %")
         )
     top = 100.0 * max(totals.values(), default=0) / budget or 1.0
     axis = Axis("time (UTC)", ends[0], ends[0] + (ends[1] - ends[0]) * 1.1, "time")
     y = Axis("share of the budget", 0.0, top * 1.15, unit=" %")
-    return Chart(f"{name}-by-key", f"what each key's jobs spent of {of}", axis, y, lines)
+    return Chart(f"{name}-by-key", f"what each key's jobs spent of {caption}", axis, y, lines)
 
 
 def _sums(settled: Iterable[Settled], ends: tuple[float, float]) -> Iterable[tuple[datetime | float, int]]:
     total = 0
-    for each in settled:
-        total += each.spent
-        yield each.at, total
+    for settlement in settled:
+        total += settlement.spent
+        yield settlement.at, total
     yield ends[1], total

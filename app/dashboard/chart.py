@@ -107,14 +107,14 @@ class Chart:
     @property
     def legend(self) -> list[Line]:
         """One line of each name, where there are several."""
-        found = list({line.name: line for line in self.lines}.values())
-        return found if len(found) > 1 else []
+        lines = list({line.name: line for line in self.lines}.values())
+        return lines if len(lines) > 1 else []
 
     @property
     def rows(self) -> list[tuple[str, Point]]:
         """The table: each point with its line's name, the last ones first."""
-        found = [(line.name, point) for line in self.lines if not line.quiet for point in line.points]
-        return sorted(found, key=lambda each: each[1].x, reverse=True)[:MOST_ROWS]
+        points = [(line.name, point) for line in self.lines if not line.quiet for point in line.points]
+        return sorted(points, key=lambda row: row[1].x, reverse=True)[:MOST_ROWS]
 
     @property
     def left_out(self) -> int:
@@ -122,13 +122,13 @@ class Chart:
         return max(0, sum(len(line.points) for line in self.lines if not line.quiet) - MOST_ROWS)
 
 
-def thinned(found: Sequence[T], most: int) -> list[T]:
-    """At most `most` of the items, evenly spaced, with the first and the last."""
-    if len(found) <= most:
-        return list(found)
-    if most < 2:
-        return [found[-1]]
-    return [found[round(k * (len(found) - 1) / (most - 1))] for k in range(most)]
+def thinned(items: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` of the items, evenly spaced, with the first and the last."""
+    if len(items) <= limit:
+        return list(items)
+    if limit < 2:
+        return [items[-1]]
+    return [items[round(k * (len(items) - 1) / (limit - 1))] for k in range(limit)]
 
 
 def around(ends: Iterable[float]) -> tuple[float, float]:

@@ -49,19 +49,19 @@ def compare_page(
     job: Ids = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
     """Compares jobs that the viewer may see."""
-    chosen = list(dict.fromkeys(job))
+    job_ids = list(dict.fromkeys(job))
     with db.read() as session:
-        found = [_compared(session, viewer.caller, gpus, at, each) for at, each in enumerate(chosen[:MOST])]
-    drawn = overlays(found)
+        compared = [_compared(session, viewer.caller, gpus, at, each) for at, each in enumerate(job_ids[:MOST])]
+    drawn = overlays(compared)
     return render(
         request,
         "compare.html",
         viewer=viewer,
-        jobs=found,
-        left_out=max(0, len(chosen) - MOST),
+        jobs=compared,
+        left_out=max(0, len(job_ids) - MOST),
         overlays=drawn,
         tradeoffs=[(each.name, chart) for each in drawn if (chart := tradeoff(each)) is not None],
-        differences=differences(found),
+        differences=differences(compared),
     )
 
 
@@ -78,9 +78,9 @@ def _compared(session: Session, caller: Caller, gpus: GpuWorkers, number: int, j
     return Compared(number, JobView.of_job(job, details, gpus), dataset.name, metrics)
 
 
-def differences(found: list[Compared]) -> list[Difference]:
+def differences(compared: list[Compared]) -> list[Difference]:
     """The settings that are not the same in all jobs, in the order of a JobSpec."""
-    flat = [dict(_settings(each.job.spec)) for each in found]
+    flat = [dict(_settings(each.job.spec)) for each in compared]
     order = [each.replace("_", " ") for each in JobSpec.model_fields]
     names = dict.fromkeys(name for each in flat for name in each)
     names = dict.fromkeys(sorted(names, key=lambda name: order.index(name.partition(":")[0])))
@@ -95,5 +95,5 @@ def _settings(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, s
             if path or name not in APART:
                 yield from _settings(value, (*path, str(name)))
     elif node is not None:
-        said = node if isinstance(node, str) else json.dumps(node, ensure_ascii=False)
-        yield ": ".join(path).replace("_", " "), said
+        text = node if isinstance(node, str) else json.dumps(node, ensure_ascii=False)
+        yield ": ".join(path).replace("_", " "), text

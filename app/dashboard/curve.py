@@ -44,14 +44,17 @@ def curves(metrics: Iterable[MetricView], steps: int) -> list[Curve]:
     by_name: dict[str, list[MetricView]] = {}
     for metric in drawable(metrics):
         by_name.setdefault(metric.name, []).append(metric)
-    return [_curve(name, sorted(found, key=lambda each: each.step), steps) for name, found in by_name.items()]
+    return [
+        _curve(name, sorted(metrics_of_name, key=lambda metric: metric.step), steps)
+        for name, metrics_of_name in by_name.items()
+    ]
 
 
-def points_of(metrics: list[MetricView], most: int) -> list[Point]:
+def points_of(metrics: list[MetricView], limit: int) -> list[Point]:
     """Released numbers by step, each with its error bar."""
     return [
         Point(each.step, each.value, f"step {integer(each.step)}", with_noise(each.value, each.std), *ends)
-        for each in thinned(metrics, most)
+        for each in thinned(metrics, limit)
         for ends in [bar(each) if each.std else (None, None)]
     ]
 
@@ -63,11 +66,11 @@ def steps_axis(last: int) -> Axis:
 
 def values_axis(name: str, metrics: Iterable[MetricView]) -> Axis:
     """The values of a metric, with all error bars; those of a fraction are cut at 0 and 1."""
-    found = list(metrics)
-    low, high = around(end for each in found for end in bar(each))
+    numbers = list(metrics)
+    low, high = around(end for each in numbers for end in bar(each))
     if re.split("[:@]", name)[0] in FRACTIONS:  # a band is cut at 0 and 1; a released number never
-        low = max(low, min(0.0, *(each.value for each in found)))
-        high = min(high, max(1.0, *(each.value for each in found)))
+        low = max(low, min(0.0, *(each.value for each in numbers)))
+        high = min(high, max(1.0, *(each.value for each in numbers)))
     return Axis(LABELS.get(name, name), low, high)
 
 

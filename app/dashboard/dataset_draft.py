@@ -40,8 +40,8 @@ def planned(draft: Draft) -> Draft:
     privacy = draft.document.get("privacy")
     if not isinstance(privacy, dict) or privacy.get("plan") not in PLANS or "filter" not in privacy or draft.errors:
         return draft
-    of = {name: value for name, value in privacy.items() if name != "filter"}
-    return Draft(draft.document | {"privacy": of})
+    members = {name: value for name, value in privacy.items() if name != "filter"}
+    return Draft(draft.document | {"privacy": members})
 
 
 def first_declaration() -> Draft:

@@ -47,7 +47,7 @@ def dataset_page(
     db: Db,
     heads: RecordedHeads,
     viewer: CurrentViewer,
-    asked: AskedEntries,
+    query: AskedEntries,
     check: bool = False,
 ) -> Response:
     """Budgets, entries and jobs of a data set; `check` shows the last verification. If it is not ready: how far."""
@@ -55,7 +55,7 @@ def dataset_page(
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading is not None:
             return render(request, "reading.html", viewer=viewer, dataset=ReadingDataset.of(reading, viewer.caller))
-        page = dataset_view.dataset_page(session, dataset_id, viewer, asked)
+        page = dataset_view.dataset_page(session, dataset_id, viewer, query)
         checked = last_check(session, page.dataset.id) if check and page.ledger else None
     recent = page_of_jobs(
         db, viewer.caller, gpus_of(request), JobsQuery(dataset=page.dataset.id, limit=JOBS_ON_DATASET)
@@ -69,10 +69,10 @@ def dataset_page(
 
 @router.get("/live/datasets/{dataset_id}")
 @Page("view")
-def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, asked: AskedEntries) -> Response:
+def live_dataset(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer, query: AskedEntries) -> Response:
     """The changing part of a data set's page."""
     with db.read() as session:
-        page = dataset_view.dataset_page(session, dataset_id, viewer, asked)
+        page = dataset_view.dataset_page(session, dataset_id, viewer, query)
     if page.ledger is None:
         raise NotFound("this data set is public: it has no ledger")
     return render(request, "_ledger.html", viewer=viewer, page=page)
@@ -85,7 +85,7 @@ def live_reading(dataset_id: Id, request: Request, db: Db, viewer: CurrentViewer
     with db.read() as session:
         reading = readings.find(session, viewer.caller, dataset_id)
         if reading:
-            shown: ReadingDataset | DatasetView = ReadingDataset.of(reading, viewer.caller)
+            view: ReadingDataset | DatasetView = ReadingDataset.of(reading, viewer.caller)
         else:
-            shown = dataset_view.dataset_page(session, dataset_id, viewer, EntriesQuery()).dataset
-    return render(request, "_reading.html", viewer=viewer, dataset=shown)
+            view = dataset_view.dataset_page(session, dataset_id, viewer, EntriesQuery()).dataset
+    return render(request, "_reading.html", viewer=viewer, dataset=view)

@@ -55,7 +55,7 @@ class DatasetPage:
         return self.dataset.ledger
 
 
-def dataset_page(session: Session, dataset_id: str, viewer: Viewer, asked: EntriesQuery) -> DatasetPage:
+def dataset_page(session: Session, dataset_id: str, viewer: Viewer, query: EntriesQuery) -> DatasetPage:
     """Gathers a data set's page.
 
     Raises:
@@ -64,7 +64,7 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, asked: Entri
     row, access = find(session, viewer.caller, dataset_id)
     account = session.get(Account, row.id)
     dataset = DatasetView.of(row, None if account is None else summary.brief(session, row, account), access)
-    entries, older = entry_page(session, row.id, asked)
+    entries, older = entry_page(session, row.id, query)
     caps = cap_changes(session, row.id)
     newest = select(Job.quote).where(Job.dataset_id == row.id, Job.parent_id.is_(None))
     like = session.scalar(newest.order_by(Job.created_at.desc(), Job.id.desc()).limit(1))
@@ -80,7 +80,7 @@ def dataset_page(session: Session, dataset_id: str, viewer: Viewer, asked: Entri
         room=room_for(session, viewer.caller, row, None if like is None else Quoted.of(like).charge),
         caps=caps,
         within=within,
-        asked=asked,
+        asked=query,
         entries=entries,
         names=key_names(session, viewer.caller, access, {dataset.owner} | actors | users),
         older=older,

@@ -33,28 +33,28 @@ def features_in_words(features: Features, rows: int) -> Markup:
     """
     match features:
         case HashedText():
-            said = Markup("hashed text of <code>{}</code>, {} buckets").format(
+            source = Markup("hashed text of <code>{}</code>, {} buckets").format(
                 features.column, integer(features.buckets)
             )
         case Text():
-            said = Markup("texts of <code>{}</code>").format(features.column)
+            source = Markup("texts of <code>{}</code>").format(features.column)
         case Interactions():
-            said = Markup("{}items, {} rows").format("users and " if features.users else "", integer(rows))
+            source = Markup("{}items, {} rows").format("users and " if features.users else "", integer(rows))
         case NodeColumns():
-            kept = integer(features.keep)
-            said = Markup("{} columns of a graph's nodes, and {} of each one's list").format(
-                len(features.columns), kept
+            buckets = integer(features.keep)
+            source = Markup("{} columns of a graph's nodes, and {} of each one's list").format(
+                len(features.columns), buckets
             )
         case Columns() | TableFeatures():
-            said = Markup("{} columns").format(len(features.columns))
+            source = Markup("{} columns").format(len(features.columns))
         case Tensor() if features.image is not None:
             shape = features.image
-            said = Markup("images, {} × {} pixels, {} channels").format(shape.width, shape.height, shape.channels)
+            source = Markup("images, {} × {} pixels, {} channels").format(shape.width, shape.height, shape.channels)
         case Tensor():
-            said = Markup("array <code>{}</code>").format(features.array)
+            source = Markup("array <code>{}</code>").format(features.array)
         case _:
             assert_never(features)
-    return said
+    return source
 
 
 def task_in_words(task: Task) -> Markup:
@@ -62,17 +62,17 @@ def task_in_words(task: Task) -> Markup:
     match task:
         case ClassificationTask():
             classes = len(task.classes)
-            said = Markup("classification, label <code>{}</code>, {} classes").format(task.label, classes)
+            label = Markup("classification, label <code>{}</code>, {} classes").format(task.label, classes)
         case RegressionTask():
-            said = Markup("regression, label <code>{}</code>").format(task.label)
+            label = Markup("regression, label <code>{}</code>").format(task.label)
         case RatingTask():
-            said = Markup("rating, <code>{}</code> of each user's <code>{}</code>").format(task.rating, task.item)
+            label = Markup("rating, <code>{}</code> of each user's <code>{}</code>").format(task.rating, task.item)
         case NextItemTask():
-            said = Markup("next_item, each user's <code>{}</code> by <code>{}</code>").format(task.item, task.time)
+            label = Markup("next_item, each user's <code>{}</code> by <code>{}</code>").format(task.item, task.time)
         case LanguageModelTask() if task.prompt is not None:
-            said = Markup("language_model, of answers to <code>{}</code>").format(task.prompt)
+            label = Markup("language_model, of answers to <code>{}</code>").format(task.prompt)
         case LanguageModelTask():
-            said = Markup("language_model")
+            label = Markup("language_model")
         case _:
             assert_never(task)
-    return said
+    return label

@@ -93,49 +93,53 @@ class Draft:
 
     def refused(self, error: ServiceError) -> None:
         """Notes why the service refused it, at the members that it names."""
-        for each in error.members.get("errors") or [{"pointer": "", "detail": error.message}]:
-            said = self.errors.setdefault(each["pointer"], [])
-            if each["detail"] not in said:
-                said.append(each["detail"])
+        for problem in error.members.get("errors") or [{"pointer": "", "detail": error.message}]:
+            texts = self.errors.setdefault(problem["pointer"], [])
+            if problem["detail"] not in texts:
+                texts.append(problem["detail"])
 
     def sections(
-        self, form: SchemaForm, layout: Layout, fitted: Callable[[Control], Control] = lambda each: each
+        self, form: SchemaForm, layout: Layout, fitted: Callable[[Control], Control] = lambda control: control
     ) -> list[Section]:
         """The form. `fitted` changes controls, by what is known besides the schema."""
-        found: list[Section] = []
+        sections_of: list[Section] = []
         if not self.has_form:
-            return found
+            return sections_of
         for title, members in layout.sections.items():
-            shown = [fitted(each) for each in form.show(self.document, members)]
+            controls = [fitted(each) for each in form.show(self.document, members)]
             # A list of objects is JSON to a person: the page has something better, or it is rare.
-            asked = tuple(
+            sections_wanted = tuple(
                 each
-                for each in shown
+                for each in controls
                 if PLACE.sub("/0/", each.pointer) in layout.asked or (each.required and not each.is_json)
             )
-            found.append(Section(title, asked, tuple(each for each in shown if each not in asked)))
-        return found
+            sections_of.append(
+                Section(title, sections_wanted, tuple(each for each in controls if each not in sections_wanted))
+            )
+        return sections_of
 
     def problems(self, sections: list[Section]) -> list[Problem]:
         """What is wrong, each with the control that shows it; what concerns an object stands at its first control."""
         controls = [each for section in sections for each in section.controls]
-        found = []
-        for pointer, said in self.errors.items():
+        lines = []
+        for pointer, details in self.errors.items():
             near = [each for each in controls if each.pointer == pointer]
             near += [each for each in controls if pointer and each.pointer.startswith(f"{pointer}/")]
             # A control shows several members (a pair, a list) whose own pointers are longer.
             near += [each for each in controls if pointer.startswith(f"{each.pointer}/")]
-            found.append(Problem(pointer, "; ".join(said).replace("`", ""), near[0] if near else None))
-        return found
+            lines.append(Problem(pointer, "; ".join(details).replace("`", ""), near[0] if near else None))
+        return lines
 
 
 def placed(problems: list[Problem]) -> dict[str, str]:
     """What is said at each control, by its pointer."""
-    found: dict[str, str] = {}
-    for each in problems:
-        if each.at is not None:
-            found[each.at.pointer] = "; ".join(filter(None, [found.get(each.at.pointer), each.said]))
-    return found
+    controls_by_pointer: dict[str, str] = {}
+    for problem in problems:
+        if problem.at is not None:
+            controls_by_pointer[problem.at.pointer] = "; ".join(
+                filter(None, [controls_by_pointer.get(problem.at.pointer), problem.said])
+            )
+    return controls_by_pointer
 
 
 def sent_draft(sent: Mapping[str, str], form: SchemaForm, max_nodes: int = strict_json.MAX_NODES) -> Draft:
@@ -153,17 +157,17 @@ def sent_draft(sent: Mapping[str, str], form: SchemaForm, max_nodes: int = stric
         return unread
     if sent.get("source") == "json":
         return Draft(document, text)
-    before = Draft(document, text)
+    earlier = Draft(document, text)
     try:
-        found = form.read(sent, document)
-        return Draft(_read(json.dumps(found), max_nodes))
+        document_read = form.read(sent, document)
+        return Draft(_read(json.dumps(document_read), max_nodes))
     except (AttributeError, KeyError, TypeError):  # the JSON has a shape that no form shows
-        return before
+        return earlier
     except RecursionError:
-        before.refused(InvalidRequest.at("", "a field has too many levels"))
+        earlier.refused(InvalidRequest.at("", "a field has too many levels"))
     except ServiceError as error:
-        before.refused(error)
-    return before
+        earlier.refused(error)
+    return earlier
 
 
 def _read(text: str, max_nodes: int) -> dict[str, Any]:

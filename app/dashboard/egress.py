@@ -53,8 +53,8 @@ def ask(
         body = EgressRequest.model_validate({"recipient": recipient, "reason": reason})
         routes.ask_egress(job_id, body, db, settings, viewer.caller)
     except ValidationError as wrong:
-        said = validation_errors(errors_of(wrong), {}, None)
-        problem = "; ".join(f"{each['pointer'][1:]}: {each['detail']}" for each in said)
+        problems = validation_errors(errors_of(wrong), {}, None)
+        problem = "; ".join(f"{each['pointer'][1:]}: {each['detail']}" for each in problems)
         return _page(request, job_id, db, viewer, problem, 422)
     except RequestError as wrong:
         return _page(request, job_id, db, viewer, str(wrong), wrong.status)
@@ -84,11 +84,11 @@ def _page(
     with db.read() as session:
         job = require_job(session, viewer.caller, job_id)
         access = access_to_job(session, viewer.caller, job)
-        shown = [service.shown(session, each) for each in service.of_job(session, job.id)]
+        views = [service.shown(session, each) for each in service.of_job(session, job.id)]
         context = {
             "job": job.id,
             "name": job.name or job.id,
-            "egresses": shown,
+            "egresses": views,
             "may_ask": access is not None and access.covers("train"),
             "problem": problem,
         }

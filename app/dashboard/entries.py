@@ -37,9 +37,9 @@ COLUMNS = (
 def entries_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """Sends every entry of a ledger, oldest first, as a file. The same as `GET …/ledger/entries`."""
     with db.read() as session:
-        found = require(session, viewer.caller, dataset_id, "view")
-        _dataset, account = repository.dataset_with_account(session, found.id)
-        name = found.name
+        dataset = require(session, viewer.caller, dataset_id, "view")
+        _dataset, account = repository.dataset_with_account(session, dataset.id)
+        name = dataset.name
     disposition = f'attachment; filename="{name}-entries.csv"'
     return StreamingResponse(
         _lines(db, account), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": disposition}
@@ -51,8 +51,8 @@ def entries_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
 def burndown(request: Request, dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     """What was spent and held over time: a part of a data set's page."""
     with db.read() as session:
-        found, access = find(session, viewer.caller, dataset_id)
-        _dataset, account = repository.dataset_with_account(session, found.id)
+        dataset, access = find(session, viewer.caller, dataset_id)
+        _dataset, account = repository.dataset_with_account(session, dataset.id)
         drawings = burndowns(session, account, partial(key_names, session, viewer.caller, access))
     return render(request, "_burndown.html", viewer=viewer, drawings=drawings, now=now())
 
@@ -62,25 +62,25 @@ def _lines(db: Database, account: Account) -> Iterator[str]:
     out, unit = io.StringIO(), filter_for(account.filter, account.order).unit
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
-    after = 0
+    last = 0
     while True:
         with db.read() as session:
-            found = repository.page_of_entries(session, account.dataset_id, after=after, job=None, limit=BATCH)
-        for each in found:
+            page = repository.page_of_entries(session, account.dataset_id, after=last, job=None, limit=BATCH)
+        for entry in page:
             table.writerow(
                 (
-                    *(each.seq, rfc3339(each.created_at), each.kind, each.job_id or ""),
-                    *(_share(each.train, account.train_budget), _share(each.holdout, account.holdout_budget)),
-                    *(each.train, each.holdout, each.train_released, each.holdout_released),
-                    *(unit, each.actor, each.hash),
+                    *(entry.seq, rfc3339(entry.created_at), entry.kind, entry.job_id or ""),
+                    *(_share(entry.train, account.train_budget), _share(entry.holdout, account.holdout_budget)),
+                    *(entry.train, entry.holdout, entry.train_released, entry.holdout_released),
+                    *(unit, entry.actor, entry.hash),
                 )
             )
         yield out.getvalue()
-        if len(found) <= BATCH:
+        if len(page) <= BATCH:
             return
         out.seek(0)
         out.truncate()
-        after = found[-1].seq
+        last = page[-1].seq
 
 
 def _share(amount: int, budget: int) -> str:

@@ -39,18 +39,18 @@ class EntriesQuery:
 AskedEntries = Annotated[EntriesQuery, Depends()]
 
 
-def entry_page(session: Session, dataset_id: str, asked: EntriesQuery) -> tuple[list[LedgerEntry], int | None]:
+def entry_page(session: Session, dataset_id: str, entries_query: EntriesQuery) -> tuple[list[LedgerEntry], int | None]:
     """The last entries that match, newest first, and where the next page of them begins; None on the last one."""
     query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id)
-    if asked.before is not None:
-        query = query.where(LedgerEntry.seq < asked.before)
-    if asked.kind is not None:
-        query = query.where(LedgerEntry.kind == asked.kind)
-    if asked.job is not None:
-        query = query.where(LedgerEntry.job_id == asked.job)
-    found = list(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(ENTRIES_SHOWN + 1)))
-    shown = found[:ENTRIES_SHOWN]
-    return shown, shown[-1].seq if len(found) > len(shown) else None
+    if entries_query.before is not None:
+        query = query.where(LedgerEntry.seq < entries_query.before)
+    if entries_query.kind is not None:
+        query = query.where(LedgerEntry.kind == entries_query.kind)
+    if entries_query.job is not None:
+        query = query.where(LedgerEntry.job_id == entries_query.job)
+    page = list(session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(ENTRIES_SHOWN + 1)))
+    entries = page[:ENTRIES_SHOWN]
+    return entries, entries[-1].seq if len(page) > len(entries) else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def cap_changes(session: Session, dataset_id: str) -> list[CapChange]:
     # In the words of the index of caps alone: with bound values SQLite would read the whole ledger.
     is_cap = LedgerEntry.kind.in_([literal_column("'open'", String), literal_column("'cap'", String)])
     query = select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, is_cap)
-    found = session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(CAPS_SHOWN))
+    entries = session.scalars(query.order_by(LedgerEntry.seq.desc()).limit(CAPS_SHOWN))
     return [
         CapChange(
             at=entry.created_at,
@@ -83,5 +83,5 @@ def cap_changes(session: Session, dataset_id: str) -> list[CapChange]:
             reason=memo.reason or REGISTERED,
             closes=memo.joined_into is not None,
         )
-        for entry, memo in ((each, Memo.of(each.memo)) for each in found)
+        for entry, memo in ((each, Memo.of(each.memo)) for each in entries)
     ]

@@ -90,11 +90,11 @@ class SchemaForm:
 
     def show(self, document: dict[str, Any], members: tuple[str, ...]) -> list[Control]:
         """The controls of some members of a document."""
-        found: list[Control] = []
+        controls: list[Control] = []
         for name in members:
             required = name in self.schema.get("required", ())
-            found += self._show(self.schema["properties"][name], f"/{name}", document.get(name, MISSING), required)
-        return found
+            controls += self._show(self.schema["properties"][name], f"/{name}", document.get(name, MISSING), required)
+        return controls
 
     def read(self, form: Mapping[str, str], document: dict[str, Any]) -> dict[str, Any]:
         """The document with what the form says. Members that the form does not show stay, if they still apply."""
@@ -107,15 +107,15 @@ class SchemaForm:
     def _resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
         """A schema behind its reference, with the default that stands beside the reference."""
         while "$ref" in schema:
-            beside = {name: value for name, value in schema.items() if name != "$ref"}
-            schema = self._defs[schema["$ref"].rpartition("/")[2]] | beside
+            overrides = {name: value for name, value in schema.items() if name != "$ref"}
+            schema = self._defs[schema["$ref"].rpartition("/")[2]] | overrides
         return schema
 
     def _alternatives(self, schema: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
         """What a value may be, null apart; and if it may be null."""
-        found = [self._resolved(each) for each in schema.get("anyOf", [schema])]
-        return [each for each in found if each.get("type") != "null"], len(found) > 1 and any(
-            each.get("type") == "null" for each in found
+        choices = [self._resolved(each) for each in schema.get("anyOf", [schema])]
+        return [each for each in choices if each.get("type") != "null"], len(choices) > 1 and any(
+            each.get("type") == "null" for each in choices
         )
 
     def _members(self, schema: dict[str, Any], value: object) -> tuple[str, dict[str, Any]] | None:
@@ -145,70 +145,74 @@ class SchemaForm:
     def _show_rows(self, items: dict[str, Any], pointer: str, rows: list[object]) -> list[Control]:
         """The controls of each object of a list, and the first one of another object."""
         called, first = ROWS[pointer]
-        found: list[Control] = []
+        controls: list[Control] = []
         for number, row in enumerate([*rows, None]):
             at = f"{pointer}/{number}"
-            shown = self._show_object(items, at, MISSING if row is None else row, nullable="discriminator" in items)
-            kept = shown if row is not None else [each for each in shown if each.pointer == f"{at}/{first}"]
+            row_controls = self._show_object(
+                items, at, MISSING if row is None else row, nullable="discriminator" in items
+            )
+            visible = (
+                row_controls if row is not None else [each for each in row_controls if each.pointer == f"{at}/{first}"]
+            )
             empty = (("", f"add a {called}" if row is None else f"leave this {called} out"),)
-            for each in kept:
+            for control in visible:
                 options = (
-                    (*empty, *(one for one in each.options if one[0]))
-                    if each.pointer == f"{at}/{first}"
-                    else each.options
+                    (*empty, *(one for one in control.options if one[0]))
+                    if control.pointer == f"{at}/{first}"
+                    else control.options
                 )
-                required = each.required and row is not None
-                found.append(replace(each, options=options if each.options else (), required=required))
-        return found
+                required = control.required and row is not None
+                controls.append(replace(control, options=options if control.options else (), required=required))
+        return controls
 
     def _read_rows(self, items: dict[str, Any], pointer: str, rows: list[object], form: Mapping[str, str]) -> Any:
         """The objects of a list, without those whose first member was emptied; MISSING if none is left."""
-        first, found = ROWS[pointer][1], list[Any]()
+        first, rows_read = ROWS[pointer][1], list[Any]()
         for number, row in enumerate([*rows, None]):
             at = f"{pointer}/{number}"
             sent = form.get(f"{at}/{first}")
             if sent == "" or (sent is None and row is None):
                 continue
             if sent is None:
-                found.append(row)
+                rows_read.append(row)
             elif "discriminator" in items:
-                found.append(self._read_tagged(items, at, row or {}, sent, form))
+                rows_read.append(self._read_tagged(items, at, row or {}, sent, form))
             else:
-                found.append(self._read_object(items, at, row, form))
-        return found or MISSING
+                rows_read.append(self._read_object(items, at, row, form))
+        return rows_read or MISSING
 
     def _show_object(self, schema: dict[str, Any], pointer: str, value: object, nullable: bool) -> list[Control]:
         """A control for which kind of object it is, or if there is one, before those of its members."""
         within = value if isinstance(value, dict) else None
         nullable = nullable or pointer in CHOSEN
         unset = (("", UNSET.get(pointer, "default")),) if nullable else ()
-        tagged, member, found = self._members(schema, value), schema, []
+        tagged, member, controls = self._members(schema, value), schema, []
         if tagged is not None:
             tag, member = tagged
             options = (*unset, *((kind, kind) for kind in schema["discriminator"]["mapping"]))
             kind = "" if nullable and within is None else str(member["properties"][tag]["const"])
-            found.append(Control(f"{pointer}/{tag}", _label(pointer), kind, options))
+            controls.append(Control(f"{pointer}/{tag}", _label(pointer), kind, options))
         elif nullable:
             options = (*unset, ("on", "as set here"))
-            found.append(Control(pointer, _label(pointer), "" if within is None else "on", options))
+            controls.append(Control(pointer, _label(pointer), "" if within is None else "on", options))
         if nullable and within is None:
-            return found
-        for name, each in member["properties"].items():
+            return controls
+        for name, property_schema in member["properties"].items():
             inner = (within or {}).get(name, MISSING)
-            found += self._show(each, f"{pointer}/{name}", inner, name in member.get("required", ()))
-        return found
+            controls += self._show(property_schema, f"{pointer}/{name}", inner, name in member.get("required", ()))
+        return controls
 
     def _read_object(
         self, schema: dict[str, Any], pointer: str, value: object, form: Mapping[str, str]
     ) -> dict[str, Any]:
-        before = value if isinstance(value, dict) else {}
-        found: dict[str, Any] = {}
-        for name, each in schema["properties"].items():
-            read = self._read(each, f"{pointer}/{name}", before.get(name, MISSING), form)
-            if read is not MISSING:
-                found[name] = read
+        old = value if isinstance(value, dict) else {}
+        document: dict[str, Any] = {}
+        for name, property_schema in schema["properties"].items():
+            member = self._read(property_schema, f"{pointer}/{name}", old.get(name, MISSING), form)
+            if member is not MISSING:
+                document[name] = member
         # A member that the schema does not know stays, so that its error is seen.
-        return found | {name: each for name, each in before.items() if name not in schema["properties"]}
+        return document | {name: each for name, each in old.items() if name not in schema["properties"]}
 
     def _read(self, schema: dict[str, Any], pointer: str, value: Any, form: Mapping[str, str]) -> Any:
         schema = self._resolved(schema)
@@ -241,31 +245,31 @@ class SchemaForm:
         if sent is None and not isinstance(value, dict):
             return value
         tag = schema["discriminator"]["propertyName"]
-        known = sent if sent in schema["discriminator"]["mapping"] else None
-        before = value if isinstance(value, dict) else {}
-        wanted = known or before.get(tag)
-        if known is not None and before.get(tag) != known:
-            member = self._resolved({"$ref": schema["discriminator"]["mapping"][known]})
-            before = {name: each for name, each in before.items() if name in member["properties"]} | {tag: known}
-        found = self._members(schema, before)
-        if found is None or not isinstance(wanted, str) or wanted not in schema["discriminator"]["mapping"]:
+        valid_tag = sent if sent in schema["discriminator"]["mapping"] else None
+        old = value if isinstance(value, dict) else {}
+        wanted = valid_tag or old.get(tag)
+        if valid_tag is not None and old.get(tag) != valid_tag:
+            member = self._resolved({"$ref": schema["discriminator"]["mapping"][valid_tag]})
+            old = {name: each for name, each in old.items() if name in member["properties"]} | {tag: valid_tag}
+        alternative = self._members(schema, old)
+        if alternative is None or not isinstance(wanted, str) or wanted not in schema["discriminator"]["mapping"]:
             return value
-        return {tag: wanted} | self._read_object(found[1], pointer, before, form)
+        return {tag: wanted} | self._read_object(alternative[1], pointer, old, form)
 
     def _prune_object(self, schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        pruned: dict[str, Any] = {}
         for name, value in document.items():
-            each = self._resolved(schema["properties"].get(name, {}))
-            if name not in TAGS and "default" in each and each["default"] == value:
+            property_schema = self._resolved(schema["properties"].get(name, {}))
+            if name not in TAGS and "default" in property_schema and property_schema["default"] == value:
                 continue
-            alternatives, _ = self._alternatives(each)
+            alternatives, _ = self._alternatives(property_schema)
             if isinstance(value, dict) and len(alternatives) == 1:
-                tagged = self._members(alternatives[0] | {"default": each.get("default")}, value)
+                tagged = self._members(alternatives[0] | {"default": property_schema.get("default")}, value)
                 member = tagged[1] if tagged else alternatives[0]
-                found[name] = self._prune_object(member, value) if "properties" in member else value
+                pruned[name] = self._prune_object(member, value) if "properties" in member else value
             else:
-                found[name] = value
-        return found
+                pruned[name] = value
+        return pruned
 
 
 def _rows(value: object) -> list[object] | None:
@@ -297,9 +301,9 @@ def _scalar(
         return Control(pointer, label, text, hint="as JSON", required=required, is_json=True)
     if first.get("type") == "boolean" or "enum" in first:
         names = ["true", "false"] if "enum" not in first else [str(each) for each in first["enum"]]
-        shown = {"true": "yes", "false": "no"}
-        unset = f"default ({shown.get(placeholder, placeholder) or 'automatic'})"
-        options = (*(() if required else (("", unset),)), *((name, shown.get(name, name)) for name in names))
+        labels = {"true": "yes", "false": "no"}
+        unset = f"default ({labels.get(placeholder, placeholder) or 'automatic'})"
+        options = (*(() if required else (("", unset),)), *((name, labels.get(name, name)) for name in names))
         return Control(pointer, label, _said(value), options, required=required)
     words = [str(each["const"]) for each in alternatives if "const" in each]
     numbers = next((each for each in alternatives if each.get("type") in ("number", "integer", "array")), first)
@@ -325,9 +329,9 @@ def _bounds(schema: dict[str, Any]) -> str:
         return ""
     low = schema.get("minimum", schema.get("exclusiveMinimum"))
     high = schema.get("maximum", schema.get("exclusiveMaximum"))
-    said = [f"from {_said(low)}"] if low is not None and low >= SMALLEST_SAID else []
-    said += [f"to {_said(high)}"] if high is not None and high <= LARGEST_SAID else []
-    return " ".join(said)
+    words = [f"from {_said(low)}"] if low is not None and low >= SMALLEST_SAID else []
+    words += [f"to {_said(high)}"] if high is not None and high <= LARGEST_SAID else []
+    return " ".join(words)
 
 
 def _said(value: object) -> str:
@@ -369,10 +373,10 @@ def _looks_different(item: object) -> bool:
 def _listed(text: str) -> list[Any]:
     """The items of a list: JSON's, or words and numbers between commas."""
     try:
-        found: list[Any] = json.loads(f"[{text}]")
+        items: list[Any] = json.loads(f"[{text}]")
     except (ValueError, RecursionError):
         return [_number(each.strip()) for each in text.strip("[]").split(",") if each.strip()]
-    return found
+    return items
 
 
 def _number(text: str) -> Any:

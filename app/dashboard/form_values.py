@@ -10,7 +10,7 @@ from core.contracts.redeclaration import Redeclaration
 from core.errors import InvalidRequest
 
 
-def redeclaration(others: str, records: str, mixed: str = "") -> Redeclaration:
+def redeclaration(people: str, records: str, mixed: str = "") -> Redeclaration:
     """What to declare anew: the members of a JSON object, and a number of records; an empty text has none. `mixed`: not
     empty for that plan.
 
@@ -19,8 +19,8 @@ def redeclaration(others: str, records: str, mixed: str = "") -> Redeclaration:
         ValidationError: the members are not those of a redeclaration.
     """
     try:
-        strict_json.check(others.encode())
-        members = json.loads(others) if others.strip() else {}
+        strict_json.check(people.encode())
+        members = json.loads(people) if people.strip() else {}
     except ValueError as wrong:
         raise InvalidRequest(f"this is not JSON: {wrong}") from None
     if not isinstance(members, dict):

@@ -40,7 +40,7 @@ def headline(metrics: Sequence[MetricView], task: TaskSettings) -> Headline | No
     name = main_score(metrics)
     if name is None:
         return None
-    last = max((each for each in metrics if each.name == name), key=lambda each: each.step)
+    last = max((each for each in metrics if each.name == name), key=lambda metric: metric.step)
     return Headline(
         name=NAMES.get(name.partition("@")[0], name),
         value=last.value,
@@ -56,14 +56,14 @@ def main_score(metrics: Sequence[MetricView]) -> str | None:
     return next((each.name for main in MAIN for each in metrics if each.name.partition("@")[0] == main), None)
 
 
-def _baseline(name: str, beside: Iterable[MetricView], task: TaskSettings) -> str | None:
+def _baseline(name: str, references: Iterable[MetricView], task: TaskSettings) -> str | None:
     match name:
         case "auc":
             return "0.5 by chance"
         case "r_squared":
             return "0 for the mean"
         case "accuracy" if isinstance(task, ClassificationTask):
-            share = next((each.value for each in beside if each.name == "largest_share"), None)
+            share = next((each.value for each in references if each.name == "largest_share"), None)
             if share is None:
                 share = max(task.shares) if task.shares else None
             if share is not None:

@@ -56,14 +56,14 @@ def label_job(
     notes: Annotated[str, Form(max_length=2 * LONGEST_NOTES)] = "",
 ) -> Response:
     """Changes a job's tags, which stand between commas, and its notes; then shows the job."""
-    given = [each for each in tags.split(",") if each.strip()]
+    words = [each for each in tags.split(",") if each.strip()]
     try:
-        asked = JobLabels(tags=given, notes=notes.replace("\r\n", "\n").strip())
+        labels = JobLabels(tags=words, notes=notes.replace("\r\n", "\n").strip())
     except ValidationError:
         raise InvalidRequest(
             f"give at most {MOST_TAGS} tags of at most {LONGEST_TAG} characters, and at most {LONGEST_NOTES} "
             "characters of notes"
         ) from None
     with db.write() as session:
-        edit(session, viewer.caller, job_id, asked)
+        edit(session, viewer.caller, job_id, labels)
     return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)

@@ -75,18 +75,18 @@ def sections(draft: Draft, datasets: list[DatasetView], name: str = "") -> list[
     Args:
         name: the job's where the draft has none.
     """
-    chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
+    dataset = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
 
     def fitted(control: Control) -> Control:
         if control.pointer == "/dataset":
             options = tuple((each.id, each.name) for each in datasets)
-            if control.value and chosen is None:
+            if control.value and dataset is None:
                 options = ((control.value, control.value), *options)
             return replace(control, options=options or (("", "none"),))
         if control.pointer == "/name":
             return replace(control, placeholder=name)
         if control.pointer == "/model/kind":
-            fits = [kind for kind in MODELS if chosen is None or kind == control.value or suits(kind, chosen)]
+            fits = [kind for kind in MODELS if dataset is None or kind == control.value or suits(kind, dataset)]
             chosen_here = tuple(each for each in control.options if not each[0])
             options = (*chosen_here, *((kind, kind) for kind in fits))
             return replace(control, options=options, hint=MODELS[control.value].summary if control.value else "")
@@ -95,7 +95,7 @@ def sections(draft: Draft, datasets: list[DatasetView], name: str = "") -> list[
             return replace(control, options=options, hint=COMPARED)
         if control.pointer == "/optimizer/kind" and control.value:
             return replace(control, hint=OPTIMIZERS[control.value].summary)
-        return _of_statistics(control, chosen)
+        return _of_statistics(control, dataset)
 
     return draft.sections(form(), _of_kind(draft.document.get("kind")), fitted)
 
@@ -103,9 +103,9 @@ def sections(draft: Draft, datasets: list[DatasetView], name: str = "") -> list[
 def columns_of(dataset: DatasetView) -> list[str]:
     """The columns that statistics can read, by name; their rules are core.statistics.columns'."""
     declared = dataset.features.get("columns") or []
-    named = [each["name"] if isinstance(each, dict) else each for each in declared]
+    column_names = [each["name"] if isinstance(each, dict) else each for each in declared]
     label = dataset.task.get("label")
-    return named if label is None else [*named, label]
+    return column_names if label is None else [*column_names, label]
 
 
 def _of_statistics(control: Control, dataset: DatasetView | None) -> Control:
@@ -122,20 +122,20 @@ def _of_columns(control: Control, names: list[str]) -> Control:
         return control
     if not control.pointer.endswith("/column"):
         return replace(control, hint=f"separated by commas, of {', '.join(names)}")
-    others = () if not control.value or control.value in names else ((control.value, control.value),)
+    options = () if not control.value or control.value in names else ((control.value, control.value),)
     empty = tuple(each for each in control.options if not each[0]) or (("", "choose a column"),)
-    return replace(control, options=(*empty, *others, *((name, name) for name in names)), placeholder="")
+    return replace(control, options=(*empty, *options, *((name, name) for name in names)), placeholder="")
 
 
-def _foreign(named: object) -> frozenset[str]:
+def _foreign(values: object) -> frozenset[str]:
     """The members that no job of a document's kind has."""
-    kind: job_kinds.JobKind = next((each for each in job_kinds.KINDS if each == named), "training")
+    kind: job_kinds.JobKind = next((each for each in job_kinds.KINDS if each == values), "training")
     return frozenset(job_kinds.rule_of(kind).foreign)
 
 
-def _of_kind(named: object) -> Layout:
+def _of_kind(kind: object) -> Layout:
     """The sections of a kind of job, without members of other kinds."""
-    foreign = _foreign(named)
+    foreign = _foreign(kind)
     left = {title: tuple(each for each in names if each not in foreign) for title, names in LAYOUT.sections.items()}
     return Layout({title: names for title, names in left.items() if names}, LAYOUT.asked)
 
@@ -162,12 +162,12 @@ def sent_job(sent: Mapping[str, str], datasets: list[DatasetView]) -> Draft:
     foreign = _foreign(draft.document.get("kind"))
     if foreign & set(draft.document):
         draft = Draft({name: each for name, each in draft.document.items() if name not in foreign})
-    before = sent_draft(dict(sent) | {"source": "json"}, form()).document.get("dataset")
-    chosen = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
-    if chosen is None or chosen.id == before:
+    previous = sent_draft(dict(sent) | {"source": "json"}, form()).document.get("dataset")
+    dataset = next((each for each in datasets if each.id == draft.document.get("dataset")), None)
+    if dataset is None or dataset.id == previous:
         return draft
     try:
-        return Draft(form().pruned(_for_dataset(draft.document, chosen)))
+        return Draft(form().pruned(_for_dataset(draft.document, dataset)))
     except (AttributeError, KeyError, TypeError):  # the JSON has a shape that no data set fits
         return draft
 
@@ -218,23 +218,23 @@ def agreed_on(spec: JobSpec, charge: Charge, resolved: Resolved | None) -> str:
     """Names a specification, its price and what "auto" stands for: a click spends what was shown, or
     nothing."""
     numbers = None if resolved is None else resolved.model_dump(mode="json")
-    said = json.dumps([spec.request(), charge.model_dump(mode="json"), numbers], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()
+    text = json.dumps([spec.request(), charge.model_dump(mode="json"), numbers], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _for_dataset(document: dict[str, Any], dataset: DatasetView) -> dict[str, Any]:
     """Fits privacy, model and scored part to a data set: its sensitivity, task and hold-out are public."""
-    found = dict(document)
+    fitted = dict(document)
     if dataset.privacy["sensitivity"] == "public":
-        found |= {"privacy": None, "clipping": None}
-    elif found.get("privacy") is None:
+        fitted |= {"privacy": None, "clipping": None}
+    elif fitted.get("privacy") is None:
         cap = dataset.privacy["cap"]["epsilon"]
-        found["privacy"] = {"target_epsilon": min(FIRST_EPSILON, cap / 4)}
-    kind = (found.get("model") or {}).get("kind")
+        fitted["privacy"] = {"target_epsilon": min(FIRST_EPSILON, cap / 4)}
+    kind = (fitted.get("model") or {}).get("kind")
     if kind in MODELS and not suits(kind, dataset):
-        found["model"] = {"kind": next((each for each in MODELS if suits(each, dataset)), "linear")}
-    if found.get("evaluation"):
+        fitted["model"] = {"kind": next((each for each in MODELS if suits(each, dataset)), "linear")}
+    if fitted.get("evaluation"):
         part = {"on": "holdout"} if dataset.holdout is not None else {"on": "train", "noise_mu": 0.01}
-        kept = {name: each for name, each in found["evaluation"].items() if name not in ("on", "noise_mu")}
-        found["evaluation"] = kept | part
-    return found
+        kept_scores = {name: each for name, each in fitted["evaluation"].items() if name not in ("on", "noise_mu")}
+        fitted["evaluation"] = kept_scores | part
+    return fitted

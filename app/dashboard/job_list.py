@@ -38,8 +38,8 @@ class ListQuery(JobsQuery, frozen=True):
 
     def url(self, path: str, **changes: Any) -> str:
         """The address of this list with other filters; a filter that is None is left out."""
-        asked = {"q": self.q, "tag": self.tag, "status": self.status, "dataset": self.dataset}
-        return address(path, asked | {"sort": self.sort if self.sort != "newest" else None} | changes)
+        members = {"q": self.q, "tag": self.tag, "status": self.status, "dataset": self.dataset}
+        return address(path, members | {"sort": self.sort if self.sort != "newest" else None} | changes)
 
 
 def asked_jobs(
@@ -61,28 +61,28 @@ AskedJobs = Annotated[ListQuery, Depends(asked_jobs)]
 
 @router.get("")
 @Page("every key")
-def jobs_page(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
+def jobs_page(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, query: AskedJobs) -> Response:
     """Shows the list of jobs."""
-    return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
+    return render(request, "jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, query))
 
 
 @router.get("/live/jobs")
 @Page("every key")
-def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, asked: AskedJobs) -> Response:
+def live_jobs(request: Request, db: Db, viewer: CurrentViewer, gpus: Gpus, query: AskedJobs) -> Response:
     """The changing part of the list of jobs."""
-    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, asked))
+    return render(request, "_jobs.html", viewer=viewer, **_jobs(db, viewer.caller, gpus, query))
 
 
-def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, asked: ListQuery) -> dict[str, Any]:
+def _jobs(db: Database, caller: Caller, gpus: GpuWorkers, query: ListQuery) -> dict[str, Any]:
     """One page of jobs, and the data that its filters need."""
-    page = page_of_jobs(db, caller, gpus, asked)
+    page = page_of_jobs(db, caller, gpus, query)
     with db.read() as session:
-        counts, is_partial = _counts(db, session, caller, asked, page)
+        counts, is_partial = _counts(db, session, caller, query, page)
         return {
-            "asked": asked,
+            "asked": query,
             "page": page,
             "counts": counts,
-            "matching": counts.get(asked.status, 0) if asked.status else sum(counts.values()),
+            "matching": counts.get(query.status, 0) if query.status else sum(counts.values()),
             "is_partial": is_partial,
             "is_empty": not counts and not jobs_by_status(db, session, caller),
             "names": dataset_names(session, caller),
@@ -102,7 +102,7 @@ def _counts(
     if query.q or query.tag:
         if query.status is query.after is page.next is None:  # the page has all of them
             return dict(Counter(job.status for job in page.items)), False
-        found = newest_by_status(session, jobs_among(session, caller, query))
-        return found.by_status, found.is_partial
+        counts = newest_by_status(session, jobs_among(session, caller, query))
+        return counts.by_status, counts.is_partial
     dataset = None if query.dataset is None else require(session, caller, query.dataset, "view").id
     return jobs_by_status(db, session, caller, dataset), False

@@ -23,15 +23,15 @@ def telling(spec: Mapping[str, Any], dataset: str) -> str:
     """
     epsilon = (spec.get("privacy") or {}).get("target_epsilon")
     kind = (spec.get("model") or {}).get("kind")
-    where = dataset if kind is None else f"{kind} on {dataset}"
-    return where + ("" if epsilon is None else f", ε = {epsilon:g}")
+    place = dataset if kind is None else f"{kind} on {dataset}"
+    return place + ("" if epsilon is None else f", ε = {epsilon:g}")
 
 
 def unused(session: Session, dataset_id: str, name: str) -> str:
     """The name, or with the next number if a job on the data set has it: `name #2`, `name #3`."""
     base = NUMBER.sub("", name)[: LONGEST - 10]
-    alike = select(Job.name).where(Job.dataset_id == dataset_id, Job.name.startswith(base, autoescape=True))
-    taken = set(session.scalars(alike.where(Job.parent_id.is_(None))))
+    similar = select(Job.name).where(Job.dataset_id == dataset_id, Job.name.startswith(base, autoescape=True))
+    taken = set(session.scalars(similar.where(Job.parent_id.is_(None))))
     if base not in taken and name == base:
         return base
     numbers = [int(number[1]) for each in taken if (number := NUMBER.search(each))]

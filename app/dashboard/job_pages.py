@@ -35,10 +35,10 @@ def job_page(
     job_id: Id, request: Request, db: Db, settings: ServiceSettings, viewer: CurrentViewer, check: bool = False
 ) -> Response:
     """Shows one job; `check` checks its certificate."""
-    shown = _job(request, db, settings, viewer, job_id)
-    certificate = shown["page"].certificate
+    files_shown = _job(request, db, settings, viewer, job_id)
+    certificate = files_shown["page"].certificate
     checked = check_certificate(db, certificate.body) if check and certificate is not None else None
-    return render(request, "job.html", viewer=viewer, checked=checked, **shown)
+    return render(request, "job.html", viewer=viewer, checked=checked, **files_shown)
 
 
 @router.get("/live/jobs/{job_id}")
@@ -74,13 +74,14 @@ def _job(request: Request, db: Database, settings: Settings, viewer: Viewer, job
         files = {name: artifact_of(session, job_id, name) for name in SHOWN if name in has}
     store = objects.of(settings)
     contents = {
-        member: read(db, store, files[name]) if name in files else None for name, (member, read) in SHOWN.items()
+        member: read_file(db, store, files[name]) if name in files else None
+        for name, (member, read_file) in SHOWN.items()
     }
-    shown = [name for name, (member, _) in SHOWN.items() if contents[member] is not None]
-    if (page.certificate is not None or shown) and not is_head(request.scope):
+    members_shown = [name for name, (member, _) in SHOWN.items() if contents[member] is not None]
+    if (page.certificate is not None or members_shown) and not is_head(request.scope):
         with db.write() as session:
             if page.certificate is not None:
                 audit.record(session, "certificate.shown", job_id)
-            for name in shown:
+            for name in members_shown:
                 audit.record(session, "artifact.downloaded", job_id, name=name)
     return {"page": page, **contents}

@@ -102,9 +102,9 @@ def job_page(session: Session, job_id: str, viewer: Viewer, gpus: GpuWorkers) ->
     details = jobs.details(session, [job_id])[job_id]
     # Events are numbered without gaps: the last ones are those after this number.
     events = jobs.events_after(session, job_id, max(0, job.events - EVENTS_SHOWN), EVENTS_SHOWN)
-    read = held_on(session, job.parent_id or job.id) or [dataset.id]
-    entries = ledger.page_of_entries(session, read[0], after=0, job=job_id, limit=10)  # the same on every block
-    account = session.get(Account, read[0])
+    dataset_ids = held_on(session, job.parent_id or job.id) or [dataset.id]
+    entries = ledger.page_of_entries(session, dataset_ids[0], after=0, job=job_id, limit=10)  # the same on every block
+    account = session.get(Account, dataset_ids[0])
     view = JobView.of_job(job, details, gpus)
     may_steer = may_cancel(session, caller, job)
     return JobPage(

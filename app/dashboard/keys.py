@@ -58,11 +58,11 @@ def create(
     check_role(caller, "admin")
     try:
         expires_at = now() + timedelta(days=int(days)) if days in DAYS and days else None
-        asked = keys.KeyRequest.model_validate({"name": name.strip(), "role": role, "expires_at": expires_at})
-        made = keys.create_key(request, asked, db, settings, caller)
+        key_request = keys.KeyRequest.model_validate({"name": name.strip(), "role": role, "expires_at": expires_at})
+        new_key = keys.create_key(request, key_request, db, settings, caller)
     except ValidationError:
         return _page(request, db, settings, viewer, problem="Give the key a name and a role.", status=422)
-    return _page(request, db, settings, viewer, made=made)
+    return _page(request, db, settings, viewer, new_key=new_key)
 
 
 @router.post("/{key_id}/rotate")
@@ -72,11 +72,11 @@ def rotate(
 ) -> Response:
     """Gives a key a new token: one's own, or for admins any."""
     try:
-        asked = keys.Rotation(overlap_s=int(overlap) if overlap in OVERLAPS else 0)
-        made = keys.rotate_key(request, key_id, db, settings, viewer.caller, asked)
+        rotation = keys.Rotation(overlap_s=int(overlap) if overlap in OVERLAPS else 0)
+        new_key = keys.rotate_key(request, key_id, db, settings, viewer.caller, rotation)
     except (Conflict, Forbidden) as refused:
         return _page(request, db, settings, viewer, problem=refused.message, status=refused.status)
-    return _page(request, db, settings, viewer, made=made)
+    return _page(request, db, settings, viewer, new_key=new_key)
 
 
 @router.post("/{key_id}/revoke")
@@ -109,7 +109,7 @@ def grant(
 ) -> Response:
     """Grants a key access to a data set, for its owner and admins; replaces its earlier grant."""
     try:
-        asked = grants.GrantRequest.model_validate(
+        grant_request = grants.GrantRequest.model_validate(
             {
                 "access": access,
                 "max_epsilon_per_job": float(epsilon) if epsilon.strip() else None,
@@ -118,7 +118,7 @@ def grant(
                 "permit": permit.strip() or None,
             }
         )
-        grants.set_grant(dataset, key.strip(), asked, db, viewer.caller)
+        grants.set_grant(dataset, key.strip(), grant_request, db, viewer.caller)
     except (ValidationError, ValueError):
         problem = "Choose an access. Give the largest ε as a number and the end as a day, or leave them empty."
         return _page(request, db, settings, viewer, problem=problem, status=422)
@@ -146,26 +146,26 @@ def _page(
     settings: Settings,
     viewer: Viewer,
     *,
-    made: keys.NewKey | None = None,
+    new_key: keys.NewKey | None = None,
     problem: str = "",
     status: int = 200,
 ) -> Response:
     caller = viewer.caller
-    shown = keys.list_keys(db, settings, caller).items if caller.is_admin else []
-    own = keys.show_own_key(db, settings, caller)
+    keys_listed = keys.list_keys(db, settings, caller).items if caller.is_admin else []
+    own_key = keys.show_own_key(db, settings, caller)
     with db.read() as session:
-        given = [(row.name, grants.shown(grant_, key_)) for grant_, key_, row in list_all(session, caller)]
+        grant_rows = [(row.name, grants.shown(grant_, key_)) for grant_, key_, row in list_all(session, caller)]
         datasets = own_datasets(session, caller)
     return render(
         request,
         "keys.html",
         viewer=viewer,
         status=status,
-        keys=shown,
-        own=own,
-        grants=given,
+        keys=keys_listed,
+        own=own_key,
+        grants=grant_rows,
         datasets=datasets,
-        made=made,
+        made=new_key,
         problem=problem,
         roles=get_args(Role),
         days=DAYS,

@@ -29,36 +29,36 @@ def jobs_events(
     request: Request,
     db: Db,
     viewer: StreamingViewer,
-    asked: AskedJobs,
+    query: AskedJobs,
     last_event_id: StateId = None,
 ) -> Response:
     """Tells of changes of one page of the list of jobs: its rows, or an event of one of them."""
     if viewer is None:
         return Response(status_code=204)
     caller = viewer.caller
-    reader = Reader(page_of(db, caller, asked), caller.id, check(request, viewer))
-    told = changes_of(request.app.state.lists, reader, last_event_id, lambda: _is_there(db, caller, asked))
-    return answer(request, request.app.state.hub, caller, told)
+    reader = Reader(page_of(db, caller, query), caller.id, check(request, viewer))
+    changes = changes_of(request.app.state.lists, reader, last_event_id, lambda: _is_there(db, caller, query))
+    return answer(request, request.app.state.hub, caller, changes)
 
 
-def page_of(db: Database, caller: Caller, asked: ListQuery) -> Page:
+def page_of(db: Database, caller: Caller, query: ListQuery) -> Page:
     """The page of the list of jobs that a caller asks for.
 
     Raises:
         NotFound: the filter's data set is not there for this caller.
     """
     with db.read() as session:
-        among = jobs_among(session, caller, asked, lasting=True)
+        among = jobs_among(session, caller, query, lasting=True)
     # The first condition again: who loses the data set of the filter loses its jobs.
-    of_viewer, key = and_(visible(caller, Job.dataset_id), among), key_of_page(asked.after, asked.sort)
-    page = repository.PageOfJobs(of_viewer, asked.status, key, ROWS, asked.sort)
-    return Page((sees_as(caller), *vars(asked).values()), page.states)
+    of_viewer, key = and_(visible(caller, Job.dataset_id), among), key_of_page(query.after, query.sort)
+    page = repository.PageOfJobs(of_viewer, query.status, key, ROWS, query.sort)
+    return Page((sees_as(caller), *vars(query).values()), page.states)
 
 
-def _is_there(db: Database, caller: Caller, asked: ListQuery) -> bool:
+def _is_there(db: Database, caller: Caller, query: ListQuery) -> bool:
     """False if the data set of the filter is gone, or no longer to be seen."""
     try:
-        page_of(db, caller, asked)
+        page_of(db, caller, query)
     except RequestError:
         return False
     return True

@@ -68,8 +68,8 @@ class Service:
             return self.page(viewer, "; ".join(f"{each['pointer'][1:]}: {each['detail']}" for each in errors), 422)
         except (ValueError, RequestError) as wrong:
             errors = wrong.members.get("errors", []) if isinstance(wrong, RequestError) else []
-            said = "; ".join([str(wrong), *(f"{each['pointer']} {each['detail']}" for each in errors)])
-            return self.page(viewer, said, wrong.status if isinstance(wrong, RequestError) else 422)
+            text = "; ".join([str(wrong), *(f"{each['pointer']} {each['detail']}" for each in errors)])
+            return self.page(viewer, text, wrong.status if isinstance(wrong, RequestError) else 422)
         if isinstance(outcome, str):
             return self.page(viewer, outcome, ACCEPTED)
         if isinstance(outcome, Declared):
@@ -87,8 +87,8 @@ class Service:
             NotFound: no such data set.
             Forbidden: the viewer is not its owner.
         """
-        shown = manage_page_of(self.db, self.heads, viewer.caller, self.dataset_id)
-        context = {"page": shown, "problem": problem, "declared": declared, "buys_mixed": BUYS["mixed"]}
+        manage = manage_page_of(self.db, self.heads, viewer.caller, self.dataset_id)
+        context = {"page": manage, "problem": problem, "declared": declared, "buys_mixed": BUYS["mixed"]}
         return render(self.request, "manage.html", viewer=viewer, status=status, **context)
 
 

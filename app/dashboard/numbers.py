@@ -118,9 +118,9 @@ def duration(seconds: float) -> str:
     """`4.2 s`, `33 s`, `3 min 05 s`, `2 h 07 min`."""
     if seconds < 59.5:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest_s = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {rest_s:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 

@@ -62,11 +62,11 @@ class Overlay:
     def chart(self) -> Chart:
         """The values by step."""
         every = [metric for each in self.series for metric in each.metrics]
-        most = MOST_POINTS // len(self.series)
+        limit = MOST_POINTS // len(self.series)
         lines = [
             Line(
                 each.of.said,
-                points_of(each.metrics, most),
+                points_of(each.metrics, limit),
                 colour=SERIES[each.of.number],
                 spread="band",
                 mark=str(each.of.number + 1),
@@ -80,13 +80,13 @@ class Overlay:
 
 def overlays(jobs: list[Compared]) -> list[Overlay]:
     """A drawing for each metric that some of the jobs released, by name."""
-    found: dict[str, dict[int, list[MetricView]]] = {}
+    by_name: dict[str, dict[int, list[MetricView]]] = {}
     for number, job in enumerate(jobs):
         for metric in drawable(job.metrics):
-            found.setdefault(metric.name, {}).setdefault(number, []).append(metric)
+            by_name.setdefault(metric.name, {}).setdefault(number, []).append(metric)
     return [
-        Overlay(name, [Series(jobs[at], sorted(group, key=lambda each: each.step)) for at, group in by_job.items()])
-        for name, by_job in sorted(found.items())
+        Overlay(name, [Series(jobs[at], sorted(group, key=lambda metric: metric.step)) for at, group in by_job.items()])
+        for name, by_job in sorted(by_name.items())
     ]
 
 
@@ -101,8 +101,8 @@ class Paid:
     @property
     def point(self) -> Point:
         """Its place on the chart."""
-        said = with_noise(self.metric.value, self.metric.std)
-        return Point(self.epsilon, self.metric.value, f"ε {up(self.epsilon)}", said, *bar(self.metric))
+        text = with_noise(self.metric.value, self.metric.std)
+        return Point(self.epsilon, self.metric.value, f"ε {up(self.epsilon)}", text, *bar(self.metric))
 
 
 def tradeoff(overlay: Overlay) -> Chart | None:
@@ -138,14 +138,14 @@ def tradeoff(overlay: Overlay) -> Chart | None:
 def pareto_fronts(paid: list[Paid], *, larger_is_better: bool) -> list[list[Paid]]:
     """The jobs that no other job beats in both score and ε, by ε: a front for each currency with two such jobs."""
     groups: dict[tuple[str, float, str], list[Paid]] = {}
-    for each in paid:
-        groups.setdefault(each.of.currency, []).append(each)
+    for point in paid:
+        groups.setdefault(point.of.currency, []).append(point)
     sign = 1.0 if larger_is_better else -1.0
     fronts = []
     for group in groups.values():
         front: list[Paid] = []
-        for each in sorted(group, key=lambda one: (one.epsilon, -sign * one.metric.value)):
-            if not front or sign * each.metric.value > sign * front[-1].metric.value:
-                front.append(each)
+        for point in sorted(group, key=lambda one: (one.epsilon, -sign * one.metric.value)):
+            if not front or sign * point.metric.value > sign * front[-1].metric.value:
+                front.append(point)
         fronts.append(front)
     return [front for front in fronts if len(front) > 1]

@@ -30,17 +30,17 @@ HERE = Path(__file__).parent
 @cache
 def templates() -> Environment:
     """The templates, with the filters of app.dashboard.numbers."""
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(numbers.FILTERS)
-    made.globals["score_parts"] = {*AUC_PARTS, *confusion_parts(MOST_CONFUSED)} - {"accuracy"}
-    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-    return made
+    environment.filters.update(numbers.FILTERS)
+    environment.globals["score_parts"] = {*AUC_PARTS, *confusion_parts(MOST_CONFUSED)} - {"accuracy"}
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    return environment
 
 
 def render(
@@ -51,10 +51,10 @@ def render(
     return HTMLResponse(html, status)
 
 
-def address(path: str, asked: Mapping[str, Any]) -> str:
+def address(path: str, parameters: Mapping[str, Any]) -> str:
     """The address of a page with filters; one that is None or empty is left out."""
-    kept = {name: value for name, value in asked.items() if value}
-    return f"{path}?{urlencode(kept)}" if kept else path
+    parameters_set = {name: value for name, value in parameters.items() if value}
+    return f"{path}?{urlencode(parameters_set)}" if parameters_set else path
 
 
 class PageRoute(APIRoute):

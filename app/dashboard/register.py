@@ -95,9 +95,9 @@ def _changed(request: Request, viewer: Viewer, sent: Mapping[str, str]) -> Respo
     draft = dataset_draft.planned(sent_draft(sent, dataset_draft.form(), LARGE_NODES))
     draft.validated(DatasetSpec, LARGE_NODES)
     with suppress(ValidationError):
-        found = [each.model_dump() for each in REFUSALS.validate_json(sent.get("refused") or "[]")]
-        if found:
-            draft.refused(InvalidRequest("", found))
+        refusals = [each.model_dump() for each in REFUSALS.validate_json(sent.get("refused") or "[]")]
+        if refusals:
+            draft.refused(InvalidRequest("", refusals))
     return _page(request, viewer, draft, "_register.html")
 
 
@@ -105,31 +105,33 @@ def _changed(request: Request, viewer: Viewer, sent: Mapping[str, str]) -> Respo
 @Page("owners", audit=NOTHING)
 async def check_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Depends()]) -> Response:
     """Checks a file against its declaration, and stores nothing."""
-    of = uploads
+    receiver = uploads
     try:
         caller = await check_owner(viewer.caller)
-        found = await datasets.check_dataset(of.request, of.db, of.settings, of.pricing, of.parsers, caller)
+        findings = await datasets.check_dataset(
+            receiver.request, receiver.db, receiver.settings, receiver.pricing, receiver.parsers, caller
+        )
     except ServiceError as error:
         return answer(error)
-    return render(of.request, "_checked.html", viewer=viewer, found=found, dataset_id=None)
+    return render(receiver.request, "_checked.html", viewer=viewer, found=findings, dataset_id=None)
 
 
 @router.post("/file")
 @Page("owners", audit="dataset.registered")
 async def register_file(viewer: UploadingViewer, uploads: Annotated[Uploads, Depends()]) -> Response:
     """Registers the data set."""
-    of = uploads
+    receiver = uploads
     try:
         caller = await check_owner(viewer.caller)
-        found = await datasets.register_dataset(
-            of.request, Response(), of.db, of.settings, of.pricing, of.parsers, caller
+        registration = await datasets.register_dataset(
+            receiver.request, Response(), receiver.db, receiver.settings, receiver.pricing, receiver.parsers, caller
         )
     except ServiceError as error:
         return answer(error)
-    return render(of.request, "_checked.html", viewer=viewer, found=found, dataset_id=found.id)
+    return render(receiver.request, "_checked.html", viewer=viewer, found=registration, dataset_id=registration.id)
 
 
-def _page(request: Request, viewer: Viewer, draft: Draft, template: str, **more: int) -> Response:
+def _page(request: Request, viewer: Viewer, draft: Draft, template: str, **counts: int) -> Response:
     sections = draft.sections(dataset_draft.form(), dataset_draft.LAYOUT)
     problems = draft.problems(sections)
     return render(
@@ -142,7 +144,7 @@ def _page(request: Request, viewer: Viewer, draft: Draft, template: str, **more:
         sections=sections,
         problems=problems,
         errors=placed(problems),
-        **more,
+        **counts,
     )
 
 

@@ -52,14 +52,14 @@ def shapes_of(db: Database, store: Objects, card: Artifact) -> Shapes | None:
     content = document_of(db, store, card, _Card, MOST_BYTES)
     if content is None:
         return None
-    found = content.shape_functions
-    if not found:
+    functions = content.shape_functions
+    if not functions:
         return None
-    columns = [each for each in found if len(each.columns) == 1]
-    pairs = [each for each in found if len(each.columns) == 2 and len(each.values[0]) <= MOST_CELLS]
+    columns = [each for each in functions if len(each.columns) == 1]
+    pairs = [each for each in functions if len(each.columns) == 2 and len(each.values[0]) <= MOST_CELLS]
     charts = [_chart(number, each) for number, each in enumerate(columns[:MOST_CHARTS])]
     tables = [table for each in pairs for table in _tables(each)][:MOST_CHARTS]
-    return Shapes(charts, tables, len(found) - len(columns[:MOST_CHARTS]) - len(pairs))
+    return Shapes(charts, tables, len(functions) - len(columns[:MOST_CHARTS]) - len(pairs))
 
 
 def _chart(number: int, function: ShapeFunction) -> Chart:

@@ -111,7 +111,7 @@ class Statement:
     @property
     def worst(self) -> Ledger:
         """The ledger that spent most."""
-        return max(self.ledgers, key=lambda each: each.epsilon_spent)
+        return max(self.ledgers, key=lambda ledger: ledger.epsilon_spent)
 
     @property
     def lead(self) -> Ledger:
@@ -155,14 +155,35 @@ def statement_csv(dataset_id: Id, db: Db, viewer: CurrentViewer) -> Response:
     table = csv.writer(out, lineterminator="\n")
     table.writerow((*COLUMNS, *GOVERNED, "grants", "terms_signed_at"))
     terms = _terms_cells(stated.terms)
-    for each in stated.ledgers:
-        of = each.account
-        state = "closed" if each.is_closed else "open"
-        account = (of.filter, of.order or "", filter_for(of.filter, of.order).unit)
-        caps = (of.cap_epsilon, of.largest_cap_epsilon, of.cap_delta)
-        amounts = (of.train_budget, of.train_spent, of.train_held, of.holdout_budget, of.holdout_spent, of.holdout_held)
-        figures = (*account, *caps, *amounts, each.epsilon_spent, each.epsilon_taken)
-        table.writerow((each.label, of.dataset_id, state, of.entries, of.head, *figures, *terms))
+    for statement_of in stated.ledgers:
+        account_view = statement_of.account
+        state = "closed" if statement_of.is_closed else "open"
+        account = (
+            account_view.filter,
+            account_view.order or "",
+            filter_for(account_view.filter, account_view.order).unit,
+        )
+        caps = (account_view.cap_epsilon, account_view.largest_cap_epsilon, account_view.cap_delta)
+        amounts = (
+            account_view.train_budget,
+            account_view.train_spent,
+            account_view.train_held,
+            account_view.holdout_budget,
+            account_view.holdout_spent,
+            account_view.holdout_held,
+        )
+        figures = (*account, *caps, *amounts, statement_of.epsilon_spent, statement_of.epsilon_taken)
+        table.writerow(
+            (
+                statement_of.label,
+                account_view.dataset_id,
+                state,
+                account_view.entries,
+                account_view.head,
+                *figures,
+                *terms,
+            )
+        )
     headers = {"Content-Disposition": f'attachment; filename="{stated.dataset.name}-statement.csv"'}
     return Response(out.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -173,17 +194,17 @@ def _statement(session: Session, caller: Caller, dataset_id: str) -> Statement:
     Raises:
         NotFound: no such data set, or the caller may not see it, or it is public.
     """
-    named, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-    ledgers = [Ledger(label_of(row), account) for row, account in evidence.members_of(session, named.id)]
+    dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
+    ledgers = [Ledger(label_of(row), account) for row, account in evidence.members_of(session, dataset.id)]
     ends = (LedgerEntry.seq == 1) | (LedgerEntry.seq == Account.entries)
     times = select(func.min(LedgerEntry.created_at), func.max(LedgerEntry.created_at)).join(
         Account, (Account.dataset_id == LedgerEntry.dataset_id) & ends
     )
     of_all = Account.dataset_id.in_([each.account.dataset_id for each in ledgers])
     first, last = session.execute(times.where(of_all)).one()
-    charges = sum(each.charges for each in spending(session, caller, named.id).items)
-    envelope = envelope_of(session, named.id)
-    return Statement(named, ledgers, None if envelope is None else terms_in(envelope), charges, first, last)
+    charges = sum(each.charges for each in spending(session, caller, dataset.id).items)
+    envelope = envelope_of(session, dataset.id)
+    return Statement(dataset, ledgers, None if envelope is None else terms_in(envelope), charges, first, last)
 
 
 def _terms_cells(terms: Terms | None) -> list[str]:
@@ -192,5 +213,5 @@ def _terms_cells(terms: Terms | None) -> list[str]:
         return [""] * (len(GOVERNED) + 2)
     rules = terms.governance
     words = [None if rules is None else getattr(rules, name) for name in GOVERNED]
-    said = ["; ".join(each) if isinstance(each, tuple) else each or "" for each in words]
-    return [*said, "; ".join(each.in_words for each in terms.grants), terms.signed_at]
+    cells = ["; ".join(each) if isinstance(each, tuple) else each or "" for each in words]
+    return [*cells, "; ".join(each.in_words for each in terms.grants), terms.signed_at]

@@ -74,8 +74,8 @@ def job_events(
         require_job(session, viewer.caller, job_id)
     hub: EventHub = request.app.state.hub
     seen = max(after, int(last_event_id or 0))
-    told = _told(follow(hub, viewer.caller, job_id, seen), _alive(request, viewer, db))
-    return answer(request, hub, viewer.caller, told)
+    events = _told(follow(hub, viewer.caller, job_id, seen), _alive(request, viewer, db))
+    return answer(request, hub, viewer.caller, events)
 
 
 @router.get("/readings/{dataset_id}")
@@ -96,8 +96,8 @@ def reading_events(
     if row is None:  # it is ready, or not there: the page asks once, and knows
         return Response(status_code=204)
     reader = Reader(page_of_reading(caller, row.id), caller.id, check(request, viewer))
-    told = changes_of(request.app.state.lists, reader, last_event_id, lambda: False)
-    return answer(request, request.app.state.hub, caller, told)
+    events = changes_of(request.app.state.lists, reader, last_event_id, lambda: False)
+    return answer(request, request.app.state.hub, caller, events)
 
 
 class ChangeStream(EventStream):

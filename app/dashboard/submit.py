@@ -78,13 +78,13 @@ async def submit_page(
     else:
         datasets = await api.datasets(viewer.caller)
         try:
-            chosen = datasets[:1] if dataset is None else [await api.dataset(viewer.caller, dataset)]
+            candidates = datasets[:1] if dataset is None else [await api.dataset(viewer.caller, dataset)]
         except (NotFound, Forbidden, Conflict) as error:
             return _no_form(request, viewer, datasets, error)
-        if not chosen:
+        if not candidates:
             return _no_form(request, viewer, datasets)
-        draft = first_draft(chosen[0])
-        datasets += [each for each in chosen if each not in datasets]
+        draft = first_draft(candidates[0])
+        datasets += [each for each in candidates if each not in datasets]
     quoted = await _quoted(api, viewer.caller, draft, datasets)
     return await run_in_threadpool(_page, request, viewer, Composed(datasets, draft, quoted))
 
@@ -95,8 +95,10 @@ def _no_form(
     """Says why no job can be composed: on the data set that was asked for, or on any."""
     of_one = refused is not None and (datasets or not isinstance(refused, NotFound))
     status = refused.status if refused is not None and of_one else 200
-    said = refused.message if refused is not None and of_one else ""
-    return render(request, "submit.html", viewer=viewer, status=status, draft=None, refused=said, others=bool(datasets))
+    message = refused.message if refused is not None and of_one else ""
+    return render(
+        request, "submit.html", viewer=viewer, status=status, draft=None, refused=message, others=bool(datasets)
+    )
 
 
 @router.post("/draft")
@@ -107,7 +109,7 @@ async def draft_changed(request: Request, api: ApiRoutes, viewer: PostingViewer)
     datasets, draft = await _draft(api, viewer.caller, sent)
     quoted = await _quoted(api, viewer.caller, draft, datasets)
     return await run_in_threadpool(
-        _page, request, viewer, Composed(datasets, draft, quoted), template="_submit.html", once=sent["once"]
+        _page, request, viewer, Composed(datasets, draft, quoted), template="_submit.html", idempotency_key=sent["once"]
     )
 
 
@@ -137,10 +139,12 @@ async def what_if(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Re
     return render(request, "_whatif.html", viewer=viewer, rows=rows, refused=refused)
 
 
-async def _priced(api: Api, caller: Caller, of: Variation, datasets: list[DatasetView]) -> Priced:
-    draft = Draft(of.spec.request())
-    quoted = await _quoted(api, caller, draft, datasets, of.records)
-    return Priced(of, quoted, "; ".join(each for said in draft.errors.values() for each in said).replace("`", ""))
+async def _priced(api: Api, caller: Caller, variation: Variation, datasets: list[DatasetView]) -> Priced:
+    draft = Draft(variation.spec.request())
+    quoted = await _quoted(api, caller, draft, datasets, variation.records)
+    return Priced(
+        variation, quoted, "; ".join(each for texts in draft.errors.values() for each in texts).replace("`", "")
+    )
 
 
 @router.post("")
@@ -152,7 +156,7 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
     datasets, draft = await _draft(api, viewer.caller, sent)
     status, notice = 200, EDITED if is_edited(typed) else ""
     quoted = await _quoted(api, viewer.caller, draft, datasets)
-    once = sent["once"] or secrets.token_urlsafe(16)
+    idempotency_key = sent["once"] or secrets.token_urlsafe(16)
     if quoted is None:
         status = 422
     elif sent.get("do") == "submit" and (is_edited(typed) or sent.get("agreed") != quoted.agreed):
@@ -161,22 +165,28 @@ async def submit(request: Request, api: ApiRoutes, viewer: PostingViewer) -> Res
         try:
             # A second click is the same job; another specification from the same page is another one.
             spec = quoted.spec.model_copy(update={"name": quoted.spec.name or sent["named"]})
-            job_id = await api.submit(viewer.caller, spec, f"{once}-{quoted.agreed[:DIGEST]}")
+            job_id = await api.submit(viewer.caller, spec, f"{idempotency_key}-{quoted.agreed[:DIGEST]}")
             return RedirectResponse(f"{HOME}/jobs/{job_id}", 303)
         except REFUSALS as error:
             draft.refused(error)
             status, quoted = error.status, None
     return await run_in_threadpool(
-        _page, request, viewer, Composed(datasets, draft, quoted), status=status, once=once, notice=notice
+        _page,
+        request,
+        viewer,
+        Composed(datasets, draft, quoted),
+        status=status,
+        idempotency_key=idempotency_key,
+        notice=notice,
     )
 
 
 async def _sent(request: Request) -> dict[str, str]:
     """The form's texts."""
-    found = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-    if not (ONCE.fullmatch(found.setdefault("once", "")) and NAMED.fullmatch(found.setdefault("named", ""))):
+    fields = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+    if not (ONCE.fullmatch(fields.setdefault("once", "")) and NAMED.fullmatch(fields.setdefault("named", ""))):
         raise InvalidRequest.at("/once", "this page is out of date: reload it")
-    return found
+    return fields
 
 
 async def _draft(api: Api, caller: Caller, sent: Mapping[str, str]) -> tuple[list[DatasetView], Draft]:
@@ -224,7 +234,7 @@ def _page(
     *,
     template: str = "submit.html",
     status: int = 200,
-    once: str = "",
+    idempotency_key: str = "",
     notice: str = "",
 ) -> Response:
     draft = job.draft
@@ -242,7 +252,7 @@ def _page(
         errors=placed(problems),
         quoted=job.quoted,
         shown=name_of(draft.text),
-        once=once or secrets.token_urlsafe(16),
+        once=idempotency_key or secrets.token_urlsafe(16),
         notice=notice,
         choices=CHOICES,
     )

@@ -89,9 +89,9 @@ class Api:
         answer = await quote_routes.quote_at(self.request, spec, self.admission, caller, records)
         return Quote.model_validate_json(bytes(answer.body))
 
-    async def submit(self, caller: Caller, spec: JobSpec, once: str) -> str:
+    async def submit(self, caller: Caller, spec: JobSpec, idempotency_key: str) -> str:
         """`POST /v1/jobs`; returns the job's id."""
-        answer = await jobs.submit(self.request, spec, self.admission, caller, once)
+        answer = await jobs.submit(self.request, spec, self.admission, caller, idempotency_key)
         return answer.headers["Location"].rpartition("/")[2]
 
 
@@ -106,9 +106,9 @@ def usable_dataset(db: Database, heads: Heads, caller: Caller, wanted: str) -> D
         Forbidden: it may be viewed only.
         Conflict: it is retired, or its ledger is behind.
     """
-    found = brief_dataset(db, heads, caller, wanted)
-    if not Access(found.access).covers("train"):
+    view = brief_dataset(db, heads, caller, wanted)
+    if not Access(view.access).covers("train"):
         raise Forbidden(REFUSED["train"])
-    if found.state != "ready":
-        raise Conflict("wrong-state", NOT_USABLE[found.state])
-    return found
+    if view.state != "ready":
+        raise Conflict("wrong-state", NOT_USABLE[view.state])
+    return view

@@ -29,19 +29,19 @@ class StudyPart:
 
 def study_part(session: Session, job: Job) -> StudyPart:
     """Gathers a study's trials."""
-    found = trials(session, job)
-    return StudyPart(found, ranked(found), study_charts(found))
+    trial_list = trials(session, job)
+    return StudyPart(trial_list, ranked(trial_list), study_charts(trial_list))
 
 
-def ranked(found: TrialList) -> list[TrialView]:
+def ranked(trial_list: TrialList) -> list[TrialView]:
     """The trials, the best score first; those without a score last, by number."""
-    sign = -1.0 if larger_is_better(found) else 1.0
-    return sorted(found.items, key=lambda each: (each.score is None, sign * _value(each), each.number))
+    sign = -1.0 if larger_is_better(trial_list) else 1.0
+    return sorted(trial_list.items, key=lambda trial: (trial.score is None, sign * _value(trial), trial.number))
 
 
-def larger_is_better(found: TrialList) -> bool:
+def larger_is_better(trial_list: TrialList) -> bool:
     """How the study compares its trials."""
-    name = next((each.score.name for each in found.items if each.score), None)
+    name = next((each.score.name for each in trial_list.items if each.score), None)
     return rule_of(name).larger_is_better if name in METRICS else True  # of places, a share
 
 
@@ -54,24 +54,24 @@ class StudyCharts:
     scaling: Chart | None
 
 
-def study_charts(found: TrialList) -> StudyCharts:
+def study_charts(trial_list: TrialList) -> StudyCharts:
     """The charts of a study, from the scores that were released so far."""
-    scored = thinned([each for each in found.items if each.score and math.isfinite(each.score.value)], MOST_POINTS)
+    scored = thinned([each for each in trial_list.items if each.score and math.isfinite(each.score.value)], MOST_POINTS)
     charts = []
     if scored:
         by_number = Axis("trial", -0.5, max(each.number for each in scored) + 0.5)
-        charts.append(_slice("number", "by trial", by_number, scored, lambda each: each.number))
-        for name, label, of in SLICES:
-            values = [of(each) for each in scored]
+        charts.append(_slice("number", "by trial", by_number, scored, lambda trial: trial.number))
+        for name, label, setting_of in SLICES:
+            values = [setting_of(each) for each in scored]
             if min(values) > 0 and max(values) > min(values):
                 axis = Axis(label, *decades(values), scale="log")
-                charts.append(_slice(name, f"over {label}", axis, scored, of))
-    return StudyCharts(charts, _all_settings(found), _scaling(found))
+                charts.append(_slice(name, f"over {label}", axis, scored, setting_of))
+    return StudyCharts(charts, _all_settings(trial_list), _scaling(trial_list))
 
 
 SLICES: tuple[tuple[str, str, Callable[[TrialView], float]], ...] = (
-    ("rate", "learning rate η", lambda each: each.learning_rate),
-    ("steps", "steps T", lambda each: float(each.steps)),
+    ("rate", "learning rate η", lambda trial: trial.learning_rate),
+    ("steps", "steps T", lambda trial: float(trial.steps)),
 )
 
 
@@ -79,14 +79,16 @@ def _value(trial: TrialView) -> float:
     return trial.score.value if trial.score else 0.0
 
 
-def _slice(name: str, title: str, axis: Axis, scored: list[TrialView], of: Callable[[TrialView], float]) -> Chart:
+def _slice(
+    name: str, title: str, axis: Axis, scored: list[TrialView], setting_of: Callable[[TrialView], float]
+) -> Chart:
     """The scores of all trials over one number of theirs; the delivered trial in its own colour."""
     lines = []
-    for chosen in (False, True):
-        points = [_scored(each, of(each)) for each in scored if each.chosen == chosen]
+    for is_chosen in (False, True):
+        points = [_scored(each, setting_of(each)) for each in scored if each.chosen == is_chosen]
         if points:
-            said, colour = ("delivered trial", SERIES[1]) if chosen else ("trials", SERIES[0])
-            lines.append(Line(said, sorted(points, key=lambda each: each.x), colour, "dots", "bars"))
+            caption, colour = ("delivered trial", SERIES[1]) if is_chosen else ("trials", SERIES[0])
+            lines.append(Line(caption, sorted(points, key=lambda point: point.x), colour, "dots", "bars"))
     score = scored[0].score.name if scored[0].score else "score"
     ends = [end for line in lines for point in line.points for end in (point.low, point.high) if end is not None]
     return Chart(f"study-{name}", f"{score} {title}", axis, Axis(score, *around(ends)), lines)
@@ -103,9 +105,9 @@ def said(trial: TrialView) -> str:
     return f"trial {trial.number}, η {significant(trial.learning_rate, 3)}, T {trial.steps}"
 
 
-def _all_settings(found: TrialList) -> Chart | None:
+def _all_settings(trial_list: TrialList) -> Chart | None:
     """Parallel coordinates: a line for each scored trial through its η, T, r and score; None for fewer than two."""
-    best = [each for each in ranked(found) if each.score and math.isfinite(each.score.value)][:MOST_LINES]
+    best = [each for each in ranked(trial_list) if each.score and math.isfinite(each.score.value)][:MOST_LINES]
     if len(best) < 2:
         return None
     axes: list[tuple[str, list[float], bool]] = [
@@ -136,27 +138,27 @@ def _height(values: list[float], at: int, *, log: bool) -> float:
     return (placed[at] - low) / (high - low) if high > low else 0.5
 
 
-def _scaling(found: TrialList) -> Chart | None:
+def _scaling(trial_list: TrialList) -> Chart | None:
     """r over the privacy of a trial, with the line and r*; None for other strategies, and until r* is known."""
-    fit = found.study.fit if found.study else None
-    if fit is None or not found.items:
+    fit = trial_list.study.fit if trial_list.study else None
+    if fit is None or not trial_list.items:
         return None
     unit = "μ" if fit.fit_in == "mu" else "ε"
     best = {level.best for level in fit.levels}
-    pilots = [(_place(each, fit), each) for each in found.items if each.role != "final"]
-    low, high = decades([each.r for each in found.items] + [fit.r_star])
+    pilots = [(_place(each, fit), each) for each in trial_list.items if each.role != "final"]
+    low, high = decades([each.r for each in trial_list.items] + [fit.r_star])
     ends = [fit.at_final * k / LINE_POINTS for k in range(1, LINE_POINTS + 1)]
     curve = [(at, sum(c * at**k for k, c in enumerate(fit.coefficients))) for at in ends]
     star = Point(fit.at_final, fit.r_star, "the final trial", f"r* = {significant(fit.r_star, 4)}")
 
-    def dots(chosen: bool) -> list[Point]:
+    def dots(is_chosen: bool) -> list[Point]:
         return [
             Point(x, each.r, said(each), f"r {significant(each.r, 4)}")
             for x, each in pilots
-            if (each.number in best) == chosen
+            if (each.number in best) == is_chosen
         ]
 
-    most = max([x for x, _ in pilots] + [fit.at_final]) * 1.08
+    highest = max([x for x, _ in pilots] + [fit.at_final]) * 1.08
     lines = [
         Line("line", [Point(x, r, "", "") for x, r in curve if low <= r <= high], "accent", dashed=True, quiet=True),
         Line("other trials", dots(False), "accent", "dots", hollow=True),
@@ -164,7 +166,7 @@ def _scaling(found: TrialList) -> Chart | None:
         Line("r*", [star], SERIES[1], "dots", mark="r*"),
     ]
     title = f"total step size r of each trial over its {unit}, and the line to r*"
-    return Chart("study-scaling", title, Axis(f"{unit} of a trial", 0.0, most), Axis("r", low, high, "log"), lines)
+    return Chart("study-scaling", title, Axis(f"{unit} of a trial", 0.0, highest), Axis("r", low, high, "log"), lines)
 
 
 def _place(trial: TrialView, fit: FitView) -> float:

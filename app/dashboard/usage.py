@@ -39,15 +39,15 @@ def usage_page(
 ) -> Response:
     """Shows what jobs took, on one data set or on all that the viewer sees."""
     with db.read() as session:
-        found = usage(session, viewer.caller, dataset or None, since or None, until or None)
+        view = usage(session, viewer.caller, dataset or None, since or None, until or None)
     return render(
         request,
         "usage.html",
         viewer=viewer,
-        usage=found,
-        rows=found.items[:MOST_ROWS],
+        usage=view,
+        rows=view.items[:MOST_ROWS],
         dataset=dataset or "",
-        charts_of=_charts(found),
+        charts_of=_charts(view),
         who=who,
     )
 
@@ -59,9 +59,9 @@ def usage_csv(
 ) -> Response:
     """Sends all rows."""
     with db.read() as session:
-        found = usage(session, viewer.caller, dataset or None, since or None, until or None)
-    headers = {"Content-Disposition": f'attachment; filename="usage-{found.since}-{found.until}.csv"'}
-    return Response(as_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+        view = usage(session, viewer.caller, dataset or None, since or None, until or None)
+    headers = {"Content-Disposition": f'attachment; filename="usage-{view.since}-{view.until}.csv"'}
+    return Response(as_csv(view), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def who(row: UsageRow) -> str:
@@ -82,31 +82,32 @@ def _charts(view: UsageView) -> list[Chart]:
     return [each for each in drawn if each is not None]
 
 
-def _summed(view: UsageView, name: str, label: str, unit: str, of: Callable[[UsageRow], float]) -> Chart | None:
+def _summed(view: UsageView, name: str, label: str, unit: str, amount_of: Callable[[UsageRow], float]) -> Chart | None:
     """A line for each of those who took most, and one for the rest."""
     sums: dict[str, dict[str, float]] = {}
     for row in view.items:
         months = sums.setdefault(who(row), {})
-        months[row.month] = months.get(row.month, 0.0) + of(row)
-    order = sorted(sums, key=lambda each: -sum(sums[each].values()))
+        months[row.month] = months.get(row.month, 0.0) + amount_of(row)
+    order = sorted(sums, key=lambda name: -sum(sums[name].values()))
     last = len(SERIES) - 1
-    shown = {each: sums[each] for each in order[: last + (len(order) == len(SERIES))]}
-    rest = [sums[each] for each in order[len(shown) :]]
-    if rest:
-        shown[f"{len(rest)} more"] = {
-            month: sum(each.get(month, 0.0) for each in rest) for month in {key for each in rest for key in each}
+    first = {each: sums[each] for each in order[: last + (len(order) == len(SERIES))]}
+    others_sums = [sums[each] for each in order[len(first) :]]
+    if others_sums:
+        first[f"{len(others_sums)} more"] = {
+            month: sum(each.get(month, 0.0) for each in others_sums)
+            for month in {key for each in others_sums for key in each}
         }
-    return _drawn(view, name, label, unit, shown)
+    return _drawn(view, name, label, unit, first)
 
 
 def _largest(view: UsageView, line: Callable[[UsageRow], str]) -> dict[str, dict[str, float]]:
     """By line and month the ε, of those lines that have the largest one."""
-    read: dict[str, dict[str, float]] = {}
+    spent: dict[str, dict[str, float]] = {}
     for row in view.items:
         if row.epsilon:
-            read.setdefault(line(row), {})[row.month] = row.epsilon
-    order = sorted(read, key=lambda each: -max(read[each].values()))
-    return {each: read[each] for each in order[: len(SERIES)]}
+            spent.setdefault(line(row), {})[row.month] = row.epsilon
+    order = sorted(spent, key=lambda name: -max(spent[name].values()))
+    return {each: spent[each] for each in order[: len(SERIES)]}
 
 
 def _drawn(view: UsageView, name: str, label: str, unit: str, lines: dict[str, dict[str, float]]) -> Chart | None:
@@ -115,7 +116,7 @@ def _drawn(view: UsageView, name: str, label: str, unit: str, lines: dict[str, d
     if top <= 0.0:
         return None
     months = view.months
-    said = up if name == "epsilon" else significant
+    shown_as = up if name == "epsilon" else significant
     return Chart(
         name,
         f"{label} by month",
@@ -125,11 +126,11 @@ def _drawn(view: UsageView, name: str, label: str, unit: str, lines: dict[str, d
             Line(
                 who_,
                 [
-                    Point(at, of.get(month, 0.0), month, said(of.get(month, 0.0)) + unit)
+                    Point(at, values.get(month, 0.0), month, shown_as(values.get(month, 0.0)) + unit)
                     for at, month in enumerate(months)
                 ],
                 SERIES[number],
             )
-            for number, (who_, of) in enumerate(lines.items())
+            for number, (who_, values) in enumerate(lines.items())
         ],
     )

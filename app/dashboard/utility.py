@@ -47,8 +47,8 @@ def utility_of(db: Database, store: Objects, file: Artifact) -> Utility | None:
 
 
 def _worst(errors: Sequence[E]) -> list[E]:
-    return sorted(errors, key=lambda each: -each.error)[:MOST_ROWS]
+    return sorted(errors, key=lambda error: -error.error)[:MOST_ROWS]
 
 
-def _numbers(of: ColumnUtility | PairUtility) -> tuple[str, str]:
-    return significant(of.error, 2), significant(of.noise, 2)
+def _numbers(utility: ColumnUtility | PairUtility) -> tuple[str, str]:
+    return significant(utility.error, 2), significant(utility.noise, 2)

@@ -63,12 +63,12 @@ def add(
 ) -> Response:
     """Adds a webhook; only the page that answers shows its secret."""
     try:
-        asked = WebhookRequest.model_validate(
+        webhook = WebhookRequest.model_validate(
             {"url": url.strip(), "events": events, "dataset": dataset.strip() or None, "description": description}
         )
-        targets.check(asked.url)
+        targets.check(webhook.url)
         with db.write() as session:
-            _webhook, secret = service.create(session, key, viewer.caller, **asked.model_dump())
+            _webhook, secret = service.create(session, key, viewer.caller, **webhook.model_dump())
     except ValidationError:
         return _page(request, db, viewer, problem="Give an address, and choose at least one event.", status=422)
     except (InvalidRequest, Conflict, NotFound) as refused:
@@ -106,11 +106,11 @@ def change_events(
 ) -> Response:
     """Changes what a webhook tells of, and its description."""
     try:
-        asked = WebhookChange.model_validate({"events": events, "description": description.strip()})
+        change = WebhookChange.model_validate({"events": events, "description": description.strip()})
     except ValidationError:
         return _page(request, db, viewer, problem="Choose at least one event.", status=422)
     with db.write() as session:
-        service.change(session, viewer.caller, webhook_id, events=asked.events, description=asked.description)
+        service.change(session, viewer.caller, webhook_id, events=change.events, description=change.description)
     return RedirectResponse(f"{PAGE}#{webhook_id}", 303)
 
 
@@ -149,7 +149,7 @@ def _page(
 
 def _cards(db: Database, viewer: Viewer) -> list[Card]:
     with db.read() as session:
-        found = service.page(session, viewer.caller, after=None, limit=WEBHOOKS_SHOWN)[:WEBHOOKS_SHOWN]
+        webhooks = service.page(session, viewer.caller, after=None, limit=WEBHOOKS_SHOWN)[:WEBHOOKS_SHOWN]
         return [
             Card(
                 WebhookView.of(webhook),
@@ -160,5 +160,5 @@ def _cards(db: Database, viewer: Viewer) -> list[Card]:
                     )[:DELIVERIES_SHOWN]
                 ],
             )
-            for webhook in found
+            for webhook in webhooks
         ]

@@ -56,10 +56,10 @@ def chosen(spec: JobSpec, pointer: str, values: str) -> list[Variation]:
     """
     if pointer not in CHOICES:
         raise ValueError("choose a setting of the list")
-    found, texts = [Variation("as it is", "", "", spec)], values.replace(",", " ").split()
+    variations_of, texts = [Variation("as it is", "", "", spec)], values.replace(",", " ").split()
     if not 1 <= len(texts) <= MAX_VALUES:
         raise ValueError(f"type 1 to {MAX_VALUES} values, with spaces or commas between them")
-    return found + [_at(spec, pointer, text) for text in texts]
+    return variations_of + [_at(spec, pointer, text) for text in texts]
 
 
 def _at(spec: JobSpec, pointer: str, text: str) -> Variation:
@@ -74,12 +74,12 @@ def _at(spec: JobSpec, pointer: str, text: str) -> Variation:
         return Variation(f"n {value}", "", "", spec, value)
     document = spec.request()
     outer, inner = pointer.split("/")[1:]
-    held = document.get(outer)
-    if pointer == "/length/steps" and held is None:
-        held = {"steps": "auto"}
-    if not isinstance(held, dict) or not (held.get(inner) == "auto" or isinstance(held.get(inner), int | float)):
+    parent = document.get(outer)
+    if pointer == "/length/steps" and parent is None:
+        parent = {"steps": "auto"}
+    if not isinstance(parent, dict) or not (parent.get(inner) == "auto" or isinstance(parent.get(inner), int | float)):
         raise ValueError(f"this job does not set “{name}”: set it in the form first, or choose another setting")
-    varied = _valid(document | {outer: {**held, inner: value}})
+    varied = _valid(document | {outer: {**parent, inner: value}})
     if varied is None:
         raise ValueError(f"{name} cannot be {text}: type another value")
     return Variation(f"{name} {text}", pointer, text, varied)
@@ -91,14 +91,14 @@ def variations(spec: JobSpec) -> Iterator[Variation]:
     document = spec.request()
     for pointer, name in WEIGHED.items():
         outer, inner = pointer.split("/")[1:]
-        held = document.get(outer)
-        if not isinstance(held, dict) or not isinstance(before := held.get(inner), int | float):
+        parent = document.get(outer)
+        if not isinstance(parent, dict) or not isinstance(value := parent.get(inner), int | float):
             continue
         for factor in FACTORS:
-            after = _scaled(before, factor)
-            varied = _valid(document | {outer: {**held, inner: after}})
-            if varied is not None and after != before:
-                yield Variation(f"{name} {after:g}", pointer, f"{after:g}", varied)
+            scaled = _scaled(value, factor)
+            varied = _valid(document | {outer: {**parent, inner: scaled}})
+            if varied is not None and scaled != value:
+                yield Variation(f"{name} {scaled:g}", pointer, f"{scaled:g}", varied)
 
 
 def _scaled(value: float, factor: float) -> float:

@@ -28,5 +28,5 @@ def live_workers(request: Request, db: Db, settings: ServiceSettings, viewer: Cu
 
 
 def _page(request: Request, template: str, db: Db, settings: ServiceSettings, viewer: CurrentViewer) -> Response:
-    found = list_workers(db, settings, viewer.caller).items
-    return render(request, template, viewer=viewer, workers=found)
+    workers = list_workers(db, settings, viewer.caller).items
+    return render(request, template, viewer=viewer, workers=workers)

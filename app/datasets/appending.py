@@ -47,16 +47,16 @@ def append(
         blocks.check_room(session, to.id, label)
     check_files(arrived.spec, arrived.sources.keys())
     spec = arrived.spec.without_files()
-    earlier, after = (
+    earlier, later = (
         duplicates.compares_earlier_hashes(db, settings, to.owner_key),
         blocks.after(db, settings, to, arrived.folder),
     )
-    content = parsed.read(settings, parsers, spec, arrived.folder, after=after, earlier_hashes=earlier)
+    content = parsed.read(settings, parsers, spec, arrived.folder, after=later, earlier_hashes=earlier)
     recorded = examine(db, settings, to, spec, content)
     dataset_id = new_id("ds")
-    with published(settings, dataset_id, content) as kept, db.write() as session:
+    with published(settings, dataset_id, content) as published_parts, db.write() as session:
         repository.take_turns(session)
         quota.reserve(session, settings, to.owner_key, arrived.new_bytes, arrived.new_bytes)
         grants.require(session, caller, to.id, "own")
         new = New(dataset_id, to.owner_key, spec, to.block(label))
-        return enter(session, settings, to, new, content, kept, recorded)
+        return enter(session, settings, to, new, content, published_parts, recorded)

@@ -50,7 +50,7 @@ def enter(
     to: Growing,
     new: New,
     content: Content,
-    kept: Published,
+    published_parts: Published,
     recorded: Recorded,
 ) -> Declared:
     """Writes the block, its account with the cap as it is now, and its budgets. `repository.take_turns` comes first.
@@ -71,12 +71,12 @@ def enter(
     if row.declaration != to.declaration or tuple(each.id for each in blocks.family(session, to.id)) != to.family:
         raise Changed()
     blocks.check_after(session, to, content)
-    for each, head in recorded.items():
-        behind.require_current(session, head, each)
-    of = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)
-    made = store(session, settings, of, content, kept)
-    follow(session, to.id, made.dataset, new.owner_key)
-    return made
+    for dataset_id, head in recorded.items():
+        behind.require_current(session, head, dataset_id)
+    block = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)
+    stored = store(session, settings, block, content, published_parts)
+    follow(session, to.id, stored.dataset, new.owner_key)
+    return stored
 
 
 def _capped(spec: DatasetSpec, account: Account) -> DatasetSpec:

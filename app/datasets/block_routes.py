@@ -90,9 +90,9 @@ async def append_block(
     labels: list[str] = []
 
     def declared(content: bytes) -> DatasetSpec:
-        asked = document_of(content, BlockSpec)
-        labels.append(asked.label)
-        return blocks.declaration(to, asked)
+        block_spec = document_of(content, BlockSpec)
+        labels.append(block_spec.label)
+        return blocks.declaration(to, block_spec)
 
     def appended() -> AppendedBlock | ReadingBlock:
         if arrived.size > settings.read_at_once_bytes:
@@ -100,12 +100,12 @@ async def append_block(
             arrived.consume_uploads(settings)
             return ReadingBlock.of(row, caller)
         sources.fetch(arrived.sources, arrived.folder, settings, parsers)
-        made = appending.append(db, settings, parsers, caller, to, labels[0], arrived)
+        block = appending.append(db, settings, parsers, caller, to, labels[0], arrived)
         arrived.consume_uploads(settings)
-        behind.record_soon(db, Heads.of(settings), made.dataset.id)
-        shown = block_view(db, made.dataset.id, is_behind=False).model_dump()
-        read, warnings = findings_of(made.findings, caller)
-        return AppendedBlock(**shown, read=read, warnings=warnings)
+        behind.record_soon(db, Heads.of(settings), block.dataset.id)
+        view = block_view(db, block.dataset.id, is_behind=False).model_dump()
+        readings, warnings = findings_of(block.findings, caller)
+        return AppendedBlock(**view, read=readings, warnings=warnings)
 
     with storage.staging(settings.storage_root) as folder:
         arrived = await received(request, folder, db, settings, caller, declared, at="")

@@ -105,14 +105,14 @@ def _growing(session: Session, row: Dataset) -> Growing:
     )
 
 
-def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
+def declaration(to: Growing, block_spec: BlockSpec) -> DatasetSpec:
     """The declaration of a block: its data set's, with its own number of records, slots and file.
 
     Raises:
         InvalidRequest: as `declared_slots`.
     """
-    privacy = to.spec.privacy.model_copy(update={"records": asked.records, "slots": asked.slots})
-    files = {name: getattr(asked, name) for name in ("path", "upload", "edges_path", "edges_upload")}
+    privacy = to.spec.privacy.model_copy(update={"records": block_spec.records, "slots": block_spec.slots})
+    files = {name: getattr(block_spec, name) for name in ("path", "upload", "edges_path", "edges_upload")}
     spec = to.spec.model_copy(update={"privacy": privacy} | files)
     declared_slots(spec, ON_TOP)
     return spec
@@ -120,8 +120,8 @@ def declaration(to: Growing, asked: BlockSpec) -> DatasetSpec:
 
 def family(session: Session, dataset_id: str) -> list[Dataset]:
     """A data set's blocks in the order of their arrival: itself, as the first, and those that were appended."""
-    of = (Dataset.parent_id == dataset_id, Dataset.pays_for.is_(None))
-    appended = select(Dataset).where(*of).order_by(Dataset.created_at, Dataset.id)
+    members_query = (Dataset.parent_id == dataset_id, Dataset.pays_for.is_(None))
+    appended = select(Dataset).where(*members_query).order_by(Dataset.created_at, Dataset.id)
     first = session.get_one(Dataset, dataset_id, populate_existing=True)
     return [first, *session.scalars(appended.execution_options(populate_existing=True))]
 
@@ -136,10 +136,10 @@ def labelled(session: Session, dataset_id: str, label: str) -> Dataset:
     members = family(session, dataset_id)
     if len(members) == 1:
         raise Conflict("wrong-state", "this data set has no blocks: retire the data set, or delete its content")
-    found = next((each for each in members if blocks.label_of(each) == label), None)
-    if found is None:
+    member = next((each for each in members if blocks.label_of(each) == label), None)
+    if member is None:
         raise NotFound("there is no such block")
-    return found
+    return member
 
 
 def check_count(spec: DatasetSpec, content: Content) -> None:
@@ -162,9 +162,9 @@ def check_width(to: Growing, content: Content) -> None:
     """
     names, shape = ("features", "outputs", "sparse"), to.shape
     wanted = (shape.features, shape.outputs, shape.sparse)
-    for name, found, needed in zip(names, content.parsed.widths, wanted, strict=True):
-        if found != needed:
-            detail = f"its records have {found} {name}, those of the data set {needed}"
+    for name, width, needed in zip(names, content.parsed.widths, wanted, strict=True):
+        if width != needed:
+            detail = f"its records have {width} {name}, those of the data set {needed}"
             raise InvalidRequest.at("/file", detail)
 
 
@@ -238,26 +238,26 @@ def check_units(db: Database, settings: Settings, to: Growing, content: Content)
     if sha256 is None:
         raise TypeError("blocks of private data have units")
     try:
-        own = Seals(settings).readable(content.folder / UNITS)
-        mine = units.Saved(own, sha256)
+        unit_file = Seals(settings).readable(content.folder / UNITS)
+        mine = units.Saved(unit_file, sha256)
         with db.read() as session:
             members = family(session, to.id)
         _check_keys(members, content.chain)
         shared = {}
-        for each in members:
-            sha256 = each.units_sha256 or ""
-            if count := units.shared(mine, units.Saved(unit_files.find(settings, each.id, sha256), sha256)):
-                shared[blocks.label_of(each)] = count
+        for member in members:
+            sha256 = member.units_sha256 or ""
+            if count := units.shared(mine, units.Saved(unit_files.find(settings, member.id, sha256), sha256)):
+                shared[blocks.label_of(member)] = count
     except DataDamagedError as error:
         raise Unavailable(f"{error}: without them no block can be compared") from None
     if shared:
         is_users = to.spec.privacy.unit == "user"
         noun = "users" if is_users else "records"
         so = "all records of a user must be in one block here: split users, not months; " if is_users else ""
-        named = ", ".join(f"{count} of {label!r}" for label, count in shared.items())
+        listed = ", ".join(f"{count} of {label!r}" for label, count in shared.items())
         raise Conflict(
             "duplicate-content",
-            f"the file has {noun} of other blocks ({named}): a second block would be a second budget for them; "
+            f"the file has {noun} of other blocks ({listed}): a second block would be a second budget for them; "
             f"{so}leave them out. Nobody but you is told",
             dataset=to.id,
             shared=shared,
@@ -277,12 +277,12 @@ def check_room(session: Session, parent_id: str, label: str, dataset_id: str | N
     members = family(session, parent_id)
     if len(members) >= MOST_BLOCKS:
         raise Conflict("wrong-state", f"a data set has at most {MOST_BLOCKS} blocks: register a new one")
-    read = select(DatasetReading.label).where(
+    reading_labels = select(DatasetReading.label).where(
         DatasetReading.parent_id == parent_id,
         DatasetReading.state == "reading",
         DatasetReading.id != (dataset_id or ""),
     )
-    if label in {*(blocks.label_of(each) for each in members), *session.scalars(read)}:
+    if label in {*(blocks.label_of(each) for each in members), *session.scalars(reading_labels)}:
         raise Conflict("duplicate-label", f"a block {label!r} exists already: choose another label", label=label)
 
 

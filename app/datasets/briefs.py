@@ -22,13 +22,13 @@ def brief_dataset(db: Database, heads: Heads, caller: Caller, dataset: str) -> D
         NotFound: there is none, or this key may not see it.
     """
     with db.read() as session:
-        found, access = grants.find(session, caller, dataset)
-        account = session.get(Account, found.id)
-        ledger = None if account is None else summary.brief(session, found, account)
-    return DatasetView.of(found, ledger, access, states_of(db, heads, [found.id])[found.id])
+        row, access = grants.find(session, caller, dataset)
+        account = session.get(Account, row.id)
+        ledger = None if account is None else summary.brief(session, row, account)
+    return DatasetView.of(row, ledger, access, states_of(db, heads, [row.id])[row.id])
 
 
 def states_of(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, State]:
     """Which of these data sets' ledgers are complete in the database."""
-    found = problems(db, heads, dataset_ids)
-    return {each: "behind" if each in found else "ready" for each in dataset_ids}
+    problems_by_id = problems(db, heads, dataset_ids)
+    return {each: "behind" if each in problems_by_id else "ready" for each in dataset_ids}

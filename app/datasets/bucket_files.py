@@ -57,8 +57,8 @@ def parse(path: str, pointer: str, listed: Sequence[str]) -> Address:
     if not BUCKET.fullmatch(bucket) or FORBIDDEN.search(key) or not all(segments) or {".", ".."} & set(segments):
         detail = "write s3://bucket/key: a bucket's name alone, without endpoint or credentials, and a key without `.`"
         raise InvalidRequest.at(pointer, detail + ", `..`, empty parts, `?`, `#` or `\\`")
-    for each in listed:
-        name, _, prefix = each.strip("/").partition("/")
+    for address in listed:
+        name, _, prefix = address.strip("/").partition("/")
         inside = prefix.split("/") if prefix else []
         if bucket == name and segments[: len(inside)] == inside and len(segments) > len(inside):
             return Address(bucket, key)
@@ -82,14 +82,14 @@ def look(address: Address, pointer: str, limit_bytes: int) -> Found:
         TooLarge: it is larger than the limit.
         Unavailable: the bucket does not answer.
     """
-    with closing(_Asked("HEAD", address, pointer)) as asked:
-        found = Found(int(asked.header("Content-Length")), asked.header("ETag"))
-    if found.size > limit_bytes:
+    with closing(_Asked("HEAD", address, pointer)) as request:
+        answer = Found(int(request.header("Content-Length")), request.header("ETag"))
+    if answer.size > limit_bytes:
         raise too_large(limit_bytes)
-    return found
+    return answer
 
 
-def copy(address: Address, found: Found, pointer: str, target: Path, room: Room, key: DataKey | None = None) -> None:
+def copy(address: Address, source: Found, pointer: str, target: Path, room: Room, key: DataKey | None = None) -> None:
     """Copies that version to a new file; goes on where a connection broke.
 
     Args:
@@ -101,30 +101,30 @@ def copy(address: Address, found: Found, pointer: str, target: Path, room: Room,
         StorageFull: the disk has no room for it.
         Unavailable: the bucket does not answer.
     """
-    room.require(target.parent, found.size)
+    room.require(target.parent, source.size)
     with create(target, key, "raw") as out:
         copied = 0
-        for block in _blocks(address, found, pointer):
+        for block in _blocks(address, source, pointer):
             copied += len(block)
-            if copied > found.size:
+            if copied > source.size:
                 raise InvalidRequest.at(pointer, "the bucket sent more than the object has: register it again")
             if copied % LOOK_BYTES < len(block):
                 room.require(target.parent)
             out.write(block)
 
 
-def _blocks(address: Address, found: Found, pointer: str) -> Iterator[bytes]:
+def _blocks(address: Address, source: Found, pointer: str) -> Iterator[bytes]:
     at = 0
     for left in reversed(range(TRIES)):
         try:
-            with closing(_Asked("GET", address, pointer, found, at)) as asked:
-                while block := asked.read():
+            with closing(_Asked("GET", address, pointer, source, at)) as request:
+                while block := request.read():
                     at += len(block)
                     yield block
         except (OSError, http.client.HTTPException):
             if not left:
                 raise _away() from None
-        if at >= found.size:
+        if at >= source.size:
             return
     raise _away()
 
@@ -132,7 +132,9 @@ def _blocks(address: Address, found: Found, pointer: str) -> Iterator[bytes]:
 class _Asked:
     """One request and its answer, on a connection of its own."""
 
-    def __init__(self, method: str, address: Address, pointer: str, found: Found | None = None, start: int = 0) -> None:
+    def __init__(
+        self, method: str, address: Address, pointer: str, source: Found | None = None, start: int = 0
+    ) -> None:
         from obstore import sign  # noqa: PLC0415 - optional
         from obstore.exceptions import BaseError  # noqa: PLC0415
 
@@ -145,8 +147,8 @@ class _Asked:
         self._connection = kind(url.hostname or "", url.port, timeout=TIMEOUT_S)
         self._answer: http.client.HTTPResponse | None = None
         headers = {"Host": url.netloc, "Accept-Encoding": "identity"}
-        if found is not None:
-            headers |= {"If-Match": found.etag, "Range": f"bytes={start}-"} if start else {"If-Match": found.etag}
+        if source is not None:
+            headers |= {"If-Match": source.etag, "Range": f"bytes={start}-"} if start else {"If-Match": source.etag}
         try:
             self._connection.request(method, f"{url.path}?{url.query}", headers=headers)
             self._answer = self._connection.getresponse()
@@ -160,10 +162,10 @@ class _Asked:
 
     def header(self, name: str) -> str:
         """A header that every S3 answers."""
-        found = None if self._answer is None else self._answer.headers.get(name)
-        if found is None:
+        value = None if self._answer is None else self._answer.headers.get(name)
+        if value is None:
             raise _away()
-        return str(found)
+        return str(value)
 
     def read(self) -> bytes:
         return b"" if self._answer is None else self._answer.read(COPY_BYTES)

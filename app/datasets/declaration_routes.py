@@ -41,17 +41,19 @@ def redeclare_dataset(
     Fewer slots than stored records are refused. Unit, relation, filter, order and split never change. An exact number
     of records becomes public: the answer suggests a rounded one. `dry_run` answers the same and changes nothing.
     """
-    made = declaring.redeclare(db, settings, parsers, caller, dataset_id, body)
+    declaration = declaring.redeclare(db, settings, parsers, caller, dataset_id, body)
     with db.read() as session:
-        access = grants.find(session, caller, made.dataset.id)[1]
-        ledger = None if made.account is None else summary.brief(session, made.dataset, made.account)
-    view = DatasetView.of(made.dataset, ledger, access)
-    read, warnings = findings_of(made.findings, caller)
+        access = grants.find(session, caller, declaration.dataset.id)[1]
+        ledger = (
+            None if declaration.account is None else summary.brief(session, declaration.dataset, declaration.account)
+        )
+    view = DatasetView.of(declaration.dataset, ledger, access)
+    readings, warnings = findings_of(declaration.findings, caller)
     return RedeclaredDataset(
         **view.model_dump(),
-        read=read,
+        read=readings,
         warnings=warnings,
-        suggested_records=None if read is None else rounded(read.units),
-        slots=made.slots,
-        default_slots=made.default_slots,
+        suggested_records=None if readings is None else rounded(readings.units),
+        slots=declaration.slots,
+        default_slots=declaration.default_slots,
     )

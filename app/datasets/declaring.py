@@ -71,7 +71,7 @@ class Redeclared(Declared):
 
 
 def redeclare(
-    db: Database, settings: Settings, parsers: Parsers, caller: Caller, dataset: str, asked: Redeclaration
+    db: Database, settings: Settings, parsers: Parsers, caller: Caller, dataset: str, redeclaration: Redeclaration
 ) -> Redeclared:
     """Replaces a declaration by its next version; with `dry_run`, only tells what it would say.
 
@@ -88,28 +88,28 @@ def redeclare(
     """
     heads = Heads.of(settings)
     with db.read() as session:
-        found = grants.require(session, caller, dataset, "own")
-        is_there = _is_open(session, found)
-        version, spec, shape = found.declaration, DatasetSpec.model_validate(found.spec), found.shape
-        stored, dataset_id, owner_key = found.parts, found.id, found.owner_key
+        dataset_row = grants.require(session, caller, dataset, "own")
+        is_there = _is_open(session, dataset_row)
+        version, spec, shape = dataset_row.declaration, DatasetSpec.model_validate(dataset_row.spec), dataset_row.shape
+        stored, dataset_id, owner_key = dataset_row.parts, dataset_row.id, dataset_row.owner_key
         recorded = {each: behind.read_recorded(heads, each) for each in ledgers_of(session, dataset_id)}
     with db.read() as session:
-        for each, head in recorded.items():
-            behind.require_current(session, head, each)
-    wanted = amended(spec, asked)
-    if wanted == spec and not (asked.dry_run or (asked.counts and shape.slots is None)):
+        for member_id, head in recorded.items():
+            behind.require_current(session, head, member_id)
+    wanted = amended(spec, redeclaration)
+    if wanted == spec and not (redeclaration.dry_run or (redeclaration.counts and shape.slots is None)):
         raise InvalidRequest.at("", "this is what is declared already: nothing would change")
     counts, warnings = None, list[str]()
     if is_there:
-        held = counted(settings, parsers, dataset_id, stored)
-        counts = counts_of(wanted, held)
+        recount = counted(settings, parsers, dataset_id, stored)
+        counts = counts_of(wanted, recount)
         try:
-            sizes = sizes_of(wanted, shape, held if asked.counts else None)
+            sizes = sizes_of(wanted, shape, recount if redeclaration.counts else None)
         except InvalidRequest as refused:
             raise ForOwner(owner_key, refused).told_to(caller) or refused_without_count(refused) from None
         warnings = [*warnings_of(wanted, counts), *slots_warnings(wanted, sizes)]
-    elif asked.counts:
-        member = "slots" if asked.records is None else "records"
+    elif redeclaration.counts:
+        member = "slots" if redeclaration.records is None else "records"
         detail = f"the block `first`, whose records this counts, was retired or deleted: leave `{member}` out"
         raise InvalidRequest.at(f"/{member}", detail)
     else:
@@ -117,11 +117,11 @@ def redeclare(
     with db.write() as session:
         row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
         now_there = _is_open(session, grants.require(session, caller, dataset_id, "own"))
-        for each, head in recorded.items():
-            behind.require_current(session, head, each)
+        for member_id, head in recorded.items():
+            behind.require_current(session, head, member_id)
         if row.declaration != version or now_there != is_there:
             raise Conflict("wrong-state", "the data set was changed at this moment: look at it and ask again")
-        if not asked.dry_run:
+        if not redeclaration.dry_run:
             old = {"spec": row.spec, "shape": row.shape}
             session.add(Declaration(dataset_id=row.id, version=version, replaced_at=now(), **old))
             row.spec, row.shape, row.declaration = wanted.model_dump(mode="json"), sizes, version + 1
@@ -147,8 +147,8 @@ def _is_open(session: Session, dataset: Dataset) -> bool:
     try:
         _check_open(session, dataset)
     except Conflict:
-        others = (each for each in family_of(session, dataset.id) if each != dataset.id)
-        for other in others:
+        relatives = (each for each in family_of(session, dataset.id) if each != dataset.id)
+        for other in relatives:
             with suppress(Conflict):
                 _check_open(session, session.get_one(Dataset, other, populate_existing=True))
                 return False

@@ -33,10 +33,10 @@ def check(session: Session, heads: Heads, owner_key: str, spec: DatasetSpec, con
         Conflict: `duplicate-content`.
         Unavailable: as in `_is_retired`; or an earlier release registered content of this owner meanwhile.
     """
-    found = list(contents)
-    if not any(each.is_earlier for each in found) and repository.has_earlier_hashes(session, owner_key):
+    same_content = list(contents)
+    if not any(each.is_earlier for each in same_content) and repository.has_earlier_hashes(session, owner_key):
         raise Unavailable("an earlier release of the service registered content of yours meanwhile: try again")
-    data, holdout = ({each.hmac for each in found if each.part == part} for part in ("data", "holdout"))
+    data, holdout = ({each.hmac for each in same_content if each.part == part} for part in ("data", "holdout"))
     if data & holdout:
         raise InvalidRequest.at(
             "/holdout_file", "the hold-out file is identical to the data file: send different records"

@@ -50,7 +50,7 @@ def pack(folder: Path, archive: BinaryIO, limit_bytes: int) -> None:
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
     """Each regular file of each folder in this one, with a descriptor. Links are left out, and so is the rest."""
-    found = 0
+    count = 0
     with _opened(str(folder), os.O_DIRECTORY) as top:
         for group in sorted(os.listdir(top)):  # noqa: PTH208 - of a descriptor
             if not stat.S_ISDIR(os.stat(group, dir_fd=top, follow_symlinks=False).st_mode):
@@ -59,8 +59,8 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
                 for name in sorted(os.listdir(inside)):  # noqa: PTH208
                     if not stat.S_ISREG(os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode):
                         continue
-                    found += 1
-                    if found > MAX_FILES:
+                    count += 1
+                    if count > MAX_FILES:
                         raise InvalidRequest.at("/path", f"this folder holds more than {MAX_FILES} files")
                     with _opened(name, 0, inside) as descriptor:
                         yield f"{group}/{name}", descriptor

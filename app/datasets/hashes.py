@@ -29,10 +29,10 @@ def nested(first: str, chain: Sequence[bytes]) -> str:
         first: the hash under the first key, in hex.
         chain: the keys, the one in use first.
     """
-    found = first
+    digest = first
     for key in reversed(chain[:-1]):
-        found = hmac.new(key, bytes.fromhex(found), hashlib.sha256).hexdigest()
-    return found
+        digest = hmac.new(key, bytes.fromhex(digest), hashlib.sha256).hexdigest()
+    return digest
 
 
 def every(first: str, chain: Sequence[bytes]) -> list[str]:

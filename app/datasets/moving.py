@@ -34,23 +34,23 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
         ledgers = blocks.family_of(session, dataset_id)
     recorded = {each: behind.read_recorded(heads, each) for each in ledgers}
     with db.write() as session:
-        for each in blocks.lock_family(session, dataset_id):
-            behind.require_current(session, recorded.get(each), each)
+        for member_id in blocks.lock_family(session, dataset_id):
+            behind.require_current(session, recorded.get(member_id), member_id)
         members = family(session, dataset_id)
-        there = [row for row in members if _is_open(session, row)]
-        if not there:
+        open_members = [row for row in members if _is_open(session, row)]
+        if not open_members:
             return
-        to = second.second_filter(there[0])
-        if DatasetSpec.model_validate(there[0].spec).privacy.max_records_per_user is not None:
+        to = second.second_filter(open_members[0])
+        if DatasetSpec.model_validate(open_members[0].spec).privacy.max_records_per_user is not None:
             _require_retired_fit(session, members, to)
-        left = [second.left_after(accounts.account_of(session, row.id), to) for row in there]
+        left = [second.left_after(accounts.account_of(session, row.id), to) for row in open_members]
         if not any(Units.model_validate(each).covers(charge) for each in left):
-            _, richest = max((each["train"], row.id) for each, row in zip(left, there, strict=True))
+            _, richest = max((each["train"], row.id) for each, row in zip(left, open_members, strict=True))
             account = accounts.account_of(session, richest)
             raise Conflict("wrong-state", second.too_much(account, to, (charge.train, charge.holdout)))
-        moved = [second.move(session, row, caller.id) for row in there]
-    for each in moved:
-        behind.record_soon(db, heads, each)
+        moved = [second.move(session, row, caller.id) for row in open_members]
+    for member_id in moved:
+        behind.record_soon(db, heads, member_id)
 
 
 def have_moved(db: Database, ledgers: Sequence[str]) -> bool:
@@ -59,13 +59,13 @@ def have_moved(db: Database, ledgers: Sequence[str]) -> bool:
         return session.scalar(select(Dataset.id).where(Dataset.pays_for.in_(ledgers)).limit(1)) is not None
 
 
-def follow(session: Session, dataset_id: str, made: Dataset, actor: str) -> None:
+def follow(session: Session, dataset_id: str, block: Dataset, actor: str) -> None:
     """Lets a new block be where its data set is: moved if that has moved, and with its budgets."""
     members = blocks.family_of(session, dataset_id)
     if any(session.get_one(Dataset, each).pays_for is not None for each in members):
-        second.move(session, made, actor)
-    for found in budgets.newest_of(session, members):
-        copy_to(session, found, blocks.paying(session, made.id))
+        second.move(session, block, actor)
+    for share in budgets.newest_of(session, members):
+        copy_to(session, share, blocks.paying(session, block.id))
 
 
 def _require_retired_fit(session: Session, members: list[Dataset], to: Filter) -> None:

@@ -21,16 +21,16 @@ class Parsers:
     """A few parsing processes of this API process: each may take `parse_memory_bytes`.
 
     Args:
-        most: how many at once; None: `max_parsers`.
+        limit: how many at once; None: `max_parsers`.
         time_s: how long one may take; None: `parse_time_s`.
     """
 
-    def __init__(self, settings: Settings, most: int | None = None, time_s: float | None = None) -> None:
+    def __init__(self, settings: Settings, limit: int | None = None, time_s: float | None = None) -> None:
         self._settings = settings
         self._time_s = settings.parse_time_s if time_s is None else time_s
-        most = settings.max_parsers if most is None else most
-        self._free = threading.BoundedSemaphore(most)
-        self._copies = threading.BoundedSemaphore(most)
+        limit = settings.max_parsers if limit is None else limit
+        self._free = threading.BoundedSemaphore(limit)
+        self._copies = threading.BoundedSemaphore(limit)
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -74,7 +74,9 @@ class Parsers:
             raise busy()
         try:
             memory_bytes = self._settings.parse_memory_bytes
-            asked = request.model_dump(mode="json")
-            return run_limited(target, asked, memory_bytes=memory_bytes, time_s=self._time_s, files=files, watch=watch)
+            document = request.model_dump(mode="json")
+            return run_limited(
+                target, document, memory_bytes=memory_bytes, time_s=self._time_s, files=files, watch=watch
+            )
         finally:
             self._free.release()

@@ -19,7 +19,7 @@ from core.disk import Room
 from core.errors import Conflict
 
 
-def require(db: Database, settings: Settings, owner_key: str, more: int, on_disk: int = 0) -> None:
+def require(db: Database, settings: Settings, owner_key: str, size: int, on_disk: int = 0) -> None:
     """Checks that a key may store so many bytes more, as it looks now.
 
     Args:
@@ -30,10 +30,10 @@ def require(db: Database, settings: Settings, owner_key: str, more: int, on_disk
         StorageFull: the key has a share of the disk, which has no room for them.
     """
     with db.read() as session:
-        _check(session, settings, owner_key, more, on_disk)
+        _check(session, settings, owner_key, size, on_disk)
 
 
-def reserve(session: Session, settings: Settings, owner_key: str, more: int, on_disk: int = 0) -> None:
+def reserve(session: Session, settings: Settings, owner_key: str, size: int, on_disk: int = 0) -> None:
     """Checks it again, and holds back this key's other registrations and uploads until the transaction ends.
 
     Call it in the transaction that adds what counts: a data set's folder, a registration's row, or an upload's folder.
@@ -43,16 +43,16 @@ def reserve(session: Session, settings: Settings, owner_key: str, more: int, on_
     """
     # The key's row is the lock, of a kind that does not delay its jobs. (SQLite has one writer.)
     session.execute(select(ApiKey.id).where(ApiKey.id == owner_key).with_for_update(key_share=True))
-    _check(session, settings, owner_key, more, on_disk)
+    _check(session, settings, owner_key, size, on_disk)
 
 
 def stored_bytes(session: Session, settings: Settings, owner_key: str) -> int:
     """The bytes that a key's data sets, uploaded graphs and unfinished registrations take, features of extractors
     included."""
-    own = (Dataset.owner_key == owner_key, Dataset.content_deleted_at.is_(None))
-    there = select(Dataset.id, Dataset.parts).where(*own)
-    kept = parts.of(settings)
-    stored = sum(kept.stored_bytes(each.id, each.parts) for each in session.execute(there))
+    mine = (Dataset.owner_key == owner_key, Dataset.content_deleted_at.is_(None))
+    query = select(Dataset.id, Dataset.parts).where(*mine)
+    part_store = parts.of(settings)
+    stored = sum(part_store.stored_bytes(each.id, each.parts) for each in session.execute(query))
     graphs = session.scalar(select(func.coalesce(func.sum(Graph.bytes), 0)).where(Graph.key_id == owner_key)) or 0
     return stored + int(graphs) + _arriving_bytes(session, settings, owner_key)
 
@@ -64,7 +64,7 @@ def _arriving_bytes(session: Session, settings: Settings, owner_key: str) -> int
     return int(waiting) + resumable.declared_bytes(settings, owner_key)
 
 
-def _check(session: Session, settings: Settings, owner_key: str, more: int, on_disk: int) -> None:
+def _check(session: Session, settings: Settings, owner_key: str, size: int, on_disk: int) -> None:
     limit = session.scalar(select(ApiKey.max_stored_bytes).where(ApiKey.id == owner_key)) or settings.max_stored_bytes
     if not limit and settings.stored_share >= 1.0:
         return
@@ -73,15 +73,15 @@ def _check(session: Session, settings: Settings, owner_key: str, more: int, on_d
     used = counted(session, settings, owner_key)
     if not limit:
         missing = resumable.declared_bytes(settings, owner_key) - resumable.arrived_bytes(settings, owner_key)
-        limit = _share(settings, used - missing + on_disk, more - on_disk)
-    if used + more > limit:
-        detail = f"your key may store {limit} bytes, and {used} are taken: {more} more do not fit; delete a data set's"
+        limit = _share(settings, used - missing + on_disk, size - on_disk)
+    if used + size > limit:
+        detail = f"your key may store {limit} bytes, and {used} are taken: {size} more do not fit; delete a data set's"
         raise Conflict(
             "quota-exceeded", f"{detail} content, or give an upload up", limit_bytes=limit, stored_bytes=used
         )
 
 
-def _share(settings: Settings, own: int, needed: int) -> int:
+def _share(settings: Settings, used: int, needed: int) -> int:
     """A key's share: of what the disk has free less the reserve, and of the key's own bytes there.
 
     Bytes that arrive move from the one to the other. A share of the whole disk would be more than is free on a disk
@@ -93,4 +93,4 @@ def _share(settings: Settings, own: int, needed: int) -> int:
     settings.storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
     room = Room(settings.disk_reserve_bytes)
     room.require(settings.storage_root, needed)
-    return int(settings.stored_share * (room.available(settings.storage_root) + own))
+    return int(settings.stored_share * (room.available(settings.storage_root) + used))

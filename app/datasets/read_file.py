@@ -57,12 +57,12 @@ class File:
         earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
         content = parsed.read(self.settings, self.parsers, claimed.spec, work, watch, earlier_hashes=earlier)
         new = New(claimed.id, claimed.owner_key, claimed.spec)
-        with published(self.settings, new.dataset_id, content) as made:
+        with published(self.settings, new.dataset_id, content) as published_parts:
 
             def stored() -> None:
                 duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
                 with self._ending() as session:
-                    readings.end(session, claimed, store(session, self.settings, new, content, made))
+                    readings.end(session, claimed, store(session, self.settings, new, content, published_parts))
 
             self._again(stored)
         return None
@@ -91,21 +91,21 @@ class File:
         """Reads a block under its data set's declaration as it is now."""
         claimed = self.claimed
         to = blocks.still_growing(self.db, block.parent_id)
-        asked = BlockSpec(
+        block_spec = BlockSpec(
             label=block.label, records=claimed.spec.privacy.records or 0, slots=claimed.spec.privacy.slots
         )
-        new = New(claimed.id, claimed.owner_key, blocks.declaration(to, asked), block)
-        after = blocks.after(self.db, self.settings, to, work)
+        new = New(claimed.id, claimed.owner_key, blocks.declaration(to, block_spec), block)
+        later = blocks.after(self.db, self.settings, to, work)
         earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
-        content = parsed.read(self.settings, self.parsers, new.spec, work, self.watch, after, earlier_hashes=earlier)
-        with published(self.settings, new.dataset_id, content) as made:
+        content = parsed.read(self.settings, self.parsers, new.spec, work, self.watch, later, earlier_hashes=earlier)
+        with published(self.settings, new.dataset_id, content) as published_parts:
 
             def stored() -> None:
                 """Compares the block with the data set as it is now, which it was read under the declaration of."""
                 now = replace(blocks.still_growing(self.db, to.id), declaration=to.declaration)
                 recorded = examine(self.db, self.settings, now, new.spec, content)
                 with self._ending() as session:
-                    entered = enter(session, self.settings, now, new, content, made, recorded)
+                    entered = enter(session, self.settings, now, new, content, published_parts, recorded)
                     readings.end(session, claimed, entered)
 
             self._again(stored)

@@ -78,9 +78,9 @@ class Reader:
     def _claim(self) -> Claimed | None:
         """The next registration. Where there are several threads, one owner does not take them all: its files may be
         slow, and another owner's would wait for them."""
-        most = max(1, self.settings.max_readers - 1)
+        limit = max(1, self.settings.max_readers - 1)
         with self._claiming:
-            full = [owner for owner, count in self._read_now.items() if count >= most]
+            full = [owner for owner, count in self._read_now.items() if count >= limit]
             claimed = readings.claim(self.db, self.settings.lease_s, full, readings.here(self.settings))
             if claimed is not None:
                 self._read_now[claimed.owner_key] += 1

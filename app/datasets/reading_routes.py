@@ -40,8 +40,8 @@ def show_reading(
     Last-Event-ID resumes. The stream ends when the key does, or when the owner withdraws the registration. The number
     of open streams is bounded: beyond it the answer is 429 for the key, 503 for the process.
     """
-    found, told = stream.progress(db, caller, dataset_id)
+    dataset, progress = stream.progress(db, caller, dataset_id)
     if not is_stream(request.headers):
-        return told
+        return progress
     hubs = request.app.state
-    return EventStream(hubs.hub, caller, stream.follow(hubs.lists, caller, found, last_event_id))
+    return EventStream(hubs.hub, caller, stream.follow(hubs.lists, caller, dataset, last_event_id))

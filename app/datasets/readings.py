@@ -145,13 +145,13 @@ def claim(
     turns = (busy, last.asc().nulls_first(), READ.attempt, READ.created_at, READ.id)
     next_one = select(READ.id, READ.attempt).where(free, READ.owner_key.not_in(passed)).order_by(*turns).limit(1)
     with db.read() as session:
-        found = session.execute(next_one).one_or_none()
-    if found is None:
+        claimed_row = session.execute(next_one).one_or_none()
+    if claimed_row is None:
         return None
     died = case((READ.lease_until.is_(None), 0), else_=1)
     taken = (
         update(READ)
-        .where(READ.id == found.id, READ.attempt == found.attempt, free)
+        .where(READ.id == claimed_row.id, READ.attempt == claimed_row.attempt, free)
         .values(
             attempt=READ.attempt + 1,
             deaths=READ.deaths + died,
@@ -189,8 +189,8 @@ def others_wait(db: Database, claimed: Claimed, among: Collection[str] | None) -
 def renew(db: Database, claimed: Claimed, lease_s: float, bytes_read: int) -> None:
     """Extends the lease and writes progress. Raises Lost if the claim is gone."""
     with db.write(urgent=True) as session:
-        shown = case((READ.bytes < bytes_read, READ.bytes), else_=bytes_read)
-        _mine(session, claimed, lease_until=in_seconds(lease_s), lease_clock=ClockName(), bytes_read=shown)
+        largest = case((READ.bytes < bytes_read, READ.bytes), else_=bytes_read)
+        _mine(session, claimed, lease_until=in_seconds(lease_s), lease_clock=ClockName(), bytes_read=largest)
 
 
 def release(db: Database, claimed: Claimed) -> None:
@@ -205,9 +205,9 @@ def end_turn(db: Database, claimed: Claimed) -> None:
         _mine(session, claimed, lease_until=None, slices=READ.slices + 1, turn_ended_at=now())
 
 
-def end(session: Session, claimed: Claimed, made: Declared) -> None:
+def end(session: Session, claimed: Claimed, declaration: Declared) -> None:
     """Writes what was read, in the transaction that stores the data set. Raises Lost if the claim is gone."""
-    outcome = ReadingOutcome(read=made.findings.value.counts, warnings=made.findings.value.warnings)
+    outcome = ReadingOutcome(read=declaration.findings.value.counts, warnings=declaration.findings.value.warnings)
     session.execute(update(READ).where(READ.id == claimed.id).values(outcome=outcome))
 
 
@@ -259,17 +259,17 @@ def find(session: Session, caller: Caller, dataset: str) -> DatasetReading | Non
     """A registration of this caller (for admins: of anybody) that is no data set, by its id, or by the name that it
     asks for, unless a data set has it; the one that is being read before those that were rejected."""
     taken = exists().where(Dataset.name == dataset)
-    named = or_(READ.id == dataset, and_(READ.name == dataset, ~taken))
+    by_name = or_(READ.id == dataset, and_(READ.name == dataset, ~taken))
     order = (READ.holds_name.is_(None), READ.created_at.desc(), READ.id)
-    return session.scalars(select(READ).where(named, READ.state != "ready", _seen(caller)).order_by(*order)).first()
+    return session.scalars(select(READ).where(by_name, READ.state != "ready", _seen(caller)).order_by(*order)).first()
 
 
 def require(session: Session, caller: Caller, dataset: str) -> DatasetReading:
     """Like `find`; raises NotFound if there is none."""
-    found = find(session, caller, dataset)
-    if found is None:
+    reading = find(session, caller, dataset)
+    if reading is None:
         raise NotFound(NO_SUCH_DATASET)
-    return found
+    return reading
 
 
 def outcome(session: Session, caller: Caller, dataset_id: str) -> DatasetReading | None:
@@ -330,6 +330,6 @@ def _seen(caller: Caller) -> ColumnElement[bool]:
 
 
 def _mine(session: Session, claimed: Claimed, **values: Any) -> None:
-    kept = update(READ).where(claimed.mine).values(**values).returning(READ.id)
-    if session.execute(kept, execution_options={"synchronize_session": False}).one_or_none() is None:
+    fenced = update(READ).where(claimed.mine).values(**values).returning(READ.id)
+    if session.execute(fenced, execution_options={"synchronize_session": False}).one_or_none() is None:
         raise Lost

@@ -37,19 +37,19 @@ async def received(
     db: Database,
     settings: Settings,
     caller: Caller,
-    read: ReadSpec,
+    read_spec: ReadSpec,
     at: str = REGISTRATION,
 ) -> Arrived:
     """A declaration with its files: in the folder, or named. Room and quota are checked before the bytes arrive, and
     the declared numbers before a file is looked at.
 
     Args:
-        read: the declaration from its JSON.
+        read_spec: the declaration from its JSON.
         at: as `declared_slots` takes it.
     """
 
     def declared(content: bytes) -> DatasetSpec:
-        spec = read(content)
+        spec = read_spec(content)
         check_declared(spec, settings.max_records, at)
         return spec
 
@@ -74,7 +74,7 @@ def _check_room(db: Database, settings: Settings, caller: Caller, folder: Path, 
     resumable.room_of(settings).require(folder, announced)
 
 
-async def _uploaded(request: Request, folder: Path, settings: Settings, read: ReadSpec) -> DatasetSpec:
+async def _uploaded(request: Request, folder: Path, settings: Settings, read_spec: ReadSpec) -> DatasetSpec:
     upload = Upload(
         request.headers["content-type"],
         folder,
@@ -90,21 +90,23 @@ async def _uploaded(request: Request, folder: Path, settings: Settings, read: Re
         upload.close()
     content = upload.check()
     await read_document(partial(strict_json.check, content, LARGE_NODES), len(content))
-    spec = await read_document(partial(read, content), len(content))
+    spec = await read_document(partial(read_spec, content), len(content))
     for name in (f"{prefix}{by}" for prefix in PREFIXES.values() for by in NAMED_BY):
         if getattr(spec, name) is not None:
             raise InvalidRequest.at(f"/{name}", f"give `{name}` or send a file, not both")
     return spec
 
 
-async def _by_reference(request: Request, folder: Path, settings: Settings, caller: Caller, read: ReadSpec) -> Arrived:
+async def _by_reference(
+    request: Request, folder: Path, settings: Settings, caller: Caller, read_spec: ReadSpec
+) -> Arrived:
     """The declaration with the files that it names."""
     body = bytearray()
     async for chunk in chunks_of(request):
         body += chunk
         if len(body) > settings.max_body_bytes:
             raise TooLarge(f"a spec may have at most {settings.max_body_bytes} bytes")
-    spec = await read_document(partial(read, bytes(body)), len(body))
+    spec = await read_document(partial(read_spec, bytes(body)), len(body))
     if spec.path is None and spec.upload is None:
         detail = "name a file under the data root in `path`, an upload in `upload`, or send one as multipart/form-data"
         raise InvalidRequest.at("/path", detail)
@@ -120,8 +122,8 @@ def document_of(content: bytes, model: type[D]) -> D:
     try:
         return model.model_validate_json(content, context=DECLARATION)
     except ValidationError as error:
-        found = validation_errors(errors_of(error), _document(content), model)
-        raise InvalidRequest("The specification is not valid; see `errors`", found) from None
+        problem = validation_errors(errors_of(error), _document(content), model)
+        raise InvalidRequest("The specification is not valid; see `errors`", problem) from None
 
 
 def _document(content: bytes) -> object:

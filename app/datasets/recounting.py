@@ -25,31 +25,31 @@ def counted(settings: Settings, parsers: Parsers, dataset_id: str, stored: PartF
     Raises:
         Unavailable: a part cannot be read.
     """
-    kept, seals = parts.of(settings), Seals(settings)
+    part_store, seals = parts.of(settings), Seals(settings)
     unreadable = Unavailable("the stored records cannot be read at the moment")
     if stored.train is None:
         raise unreadable
     try:
-        with ExitStack() as held:
+        with ExitStack() as stack:
 
             def here(part: StoredFile) -> SealedPart:
-                path = held.enter_context(kept.held(part.path, part.sha256))
+                path = stack.enter_context(part_store.held(part.path, part.sha256))
                 key = seals.key_of(path)
                 return SealedPart(path=str(path), sha256=part.sha256, key=None if key is None else key.key.hex())
 
             holdout = None if stored.holdout is None else here(stored.holdout)
-            found = parsers.recount(RecountRequest(train=here(stored.train), holdout=holdout))
+            counts = parsers.recount(RecountRequest(train=here(stored.train), holdout=holdout))
     except DataDamagedError:
         raise unreadable from None
-    kept.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
-    return found
+    part_store.release(dataset_id)  # jobs run elsewhere, in most services: then this machine needs no copy
+    return counts
 
 
 def counts_of(spec: DatasetSpec, stored: PartCounts) -> Counts:
     """The private counts, as a registration answers them."""
     train, holdout = stored.train.units, stored.holdout.units if stored.holdout else 0
-    whole = train + holdout if isinstance(spec.holdout, SplitHoldout) else train
-    return Counts(records=whole, dropped=0, units=whole, train=train, holdout=holdout)
+    records = train + holdout if isinstance(spec.holdout, SplitHoldout) else train
+    return Counts(records=records, dropped=0, units=records, train=train, holdout=holdout)
 
 
 def sizes_of(spec: DatasetSpec, shape: Shape, stored: PartCounts | None) -> Shape:

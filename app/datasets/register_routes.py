@@ -105,14 +105,14 @@ async def register_dataset(
             arrived.consume_uploads(settings)
             return ReadingDataset.of(row, caller)
         sources.fetch(arrived.sources, arrived.folder, settings, parsers)
-        made = service.register(db, settings, pricing.of(caller.id), parsers, caller, arrived)
+        registration = service.register(db, settings, pricing.of(caller.id), parsers, caller, arrived)
         arrived.consume_uploads(settings)
-        ledger = None if made.account is None else summary.view(made.dataset, made.account)
-        shown = DatasetView.of(made.dataset, ledger, OWN).model_dump()
-        read, warnings = findings_of(made.findings, caller)
-        if read is None:
+        ledger = None if registration.account is None else summary.view(registration.dataset, registration.account)
+        view = DatasetView.of(registration.dataset, ledger, OWN).model_dump()
+        readings, warnings = findings_of(registration.findings, caller)
+        if readings is None:
             raise PrivacyError("whoever registers a data set is its owner")
-        return RegisteredDataset(**shown, read=read, warnings=warnings)
+        return RegisteredDataset(**view, read=readings, warnings=warnings)
 
     with storage.staging(settings.storage_root) as folder:
         arrived = await received(request, folder, db, settings, caller, _spec)
@@ -140,15 +140,15 @@ async def check_dataset(
 
     def checked() -> CheckedDataset:
         sources.fetch(arrived.sources, arrived.folder, settings, parsers)
-        found = service.check(db, settings, pricing.of(caller.id), parsers, caller, arrived)
+        findings = service.check(db, settings, pricing.of(caller.id), parsers, caller, arrived)
         return CheckedDataset(
-            name=found.spec.name,
-            privacy=found.spec.privacy.model_dump(mode="json"),
-            shape=Shape.model_validate(found.shape, from_attributes=True),
-            read=Read.of(found.counts),
-            suggested_records=rounded(found.counts.units),
-            suggested_slots=found.suggested_slots,
-            warnings=found.warnings,
+            name=findings.spec.name,
+            privacy=findings.spec.privacy.model_dump(mode="json"),
+            shape=Shape.model_validate(findings.shape, from_attributes=True),
+            read=Read.of(findings.counts),
+            suggested_records=rounded(findings.counts.units),
+            suggested_slots=findings.suggested_slots,
+            warnings=findings.warnings,
         )
 
     with storage.staging(settings.storage_root) as folder:

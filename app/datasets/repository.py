@@ -122,5 +122,5 @@ def page(
     if after is not None:
         query = query.where(tuple_(Dataset.created_at, Dataset.id) < after)
     rows = session.execute(query).all()
-    found = [(dataset, account, access_of(caller, dataset, grant)) for dataset, grant, account in rows]
-    return [(dataset, account, access) for dataset, account, access in found if access is not None]
+    rows_with_access = [(dataset, account, access_of(caller, dataset, grant)) for dataset, grant, account in rows]
+    return [(dataset, account, access) for dataset, account, access in rows_with_access if access is not None]

@@ -53,11 +53,11 @@ def wants_holdout_file(spec: DatasetSpec) -> bool:
     return isinstance(spec.holdout, PublicHoldout)
 
 
-def check_files(spec: DatasetSpec, there: Collection[str]) -> None:
+def check_files(spec: DatasetSpec, files: Collection[str]) -> None:
     """Raises InvalidRequest if a file is missing among those that are there, or undeclared."""
-    if "file" not in there:
+    if "file" not in files:
         raise InvalidRequest.at("/file", "there is no data file: send the part `file`, or JSON with `path` or `upload`")
-    has = "holdout_file" in there
+    has = "holdout_file" in files
     if wants_holdout_file(spec) and not has:
         raise InvalidRequest.at(
             "/holdout_file", "a public hold-out needs its own file: send it as the part `holdout_file`"
@@ -66,10 +66,10 @@ def check_files(spec: DatasetSpec, there: Collection[str]) -> None:
         raise InvalidRequest.at(
             "/holdout", 'a hold-out file was sent but not declared: add "holdout": {"kind": "public"}'
         )
-    if spec.has_edges_file and "edges_file" not in there:
+    if spec.has_edges_file and "edges_file" not in files:
         detail = "these nodes' edges are in a file of their own: send it as `edges_file`, or name it in `edges_path`"
         raise InvalidRequest.at("/edges_file", detail)
-    if "edges_file" in there and not spec.has_edges_file:
+    if "edges_file" in files and not spec.has_edges_file:
         raise InvalidRequest.at(
             "/features", "a file of edges was sent but not declared: add `edges` to nodes' features"
         )

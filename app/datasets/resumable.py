@@ -99,9 +99,9 @@ def begin(settings: Settings, key_id: str, size: int, sha256: str | None) -> Upl
     if size > settings.max_upload_total_bytes:
         raise too_large(settings.max_upload_total_bytes)
     with _locked(settings) as root:
-        there = _there(settings, root)
-        _check_limits(settings, [each.declared.size for each in there if each.declared.key == key_id], size)
-        Room(settings.disk_reserve_bytes, lambda: _promised(there, key_id)).require(root, size)
+        earlier = _there(settings, root)
+        _check_limits(settings, [each.declared.size for each in earlier if each.declared.key == key_id], size)
+        Room(settings.disk_reserve_bytes, lambda: _promised(earlier, key_id)).require(root, size)
         folder = root / new_id("up")
         folder.mkdir(mode=0o700)
         key = Seals(settings).new()
@@ -146,8 +146,8 @@ def count_open(settings: Settings) -> int:
 
 def _there(settings: Settings, root: Path) -> list[Upload]:
     """All uploads that have not expired."""
-    found = [upload for folder in root.glob("up_*") if (upload := _load(settings, folder)) is not None]
-    return [each for each in found if each.expires_at > now()]
+    uploads = [upload for folder in root.glob("up_*") if (upload := _load(settings, folder)) is not None]
+    return [each for each in uploads if each.expires_at > now()]
 
 
 def find(settings: Settings, key_id: str, upload_id: str) -> Upload:
@@ -197,12 +197,12 @@ class Writer:
                 self._note_progress()
                 self._next_look = self._arrived + LOOK_BYTES
             at = self._size - self._left
-            rest = memoryview(chunk if self._sealed is None else self._sealed.turned(at, chunk))
-            while rest:
-                written = self._file.write(rest)
+            remaining = memoryview(chunk if self._sealed is None else self._sealed.turned(at, chunk))
+            while remaining:
+                written = self._file.write(remaining)
                 self._left -= written
                 self._arrived += written
-                rest = rest[written:]
+                remaining = remaining[written:]
 
     def close(self) -> None:
         """Returns once what arrived is on disk; gives the lock back."""
@@ -328,13 +328,13 @@ def _is_over(settings: Settings, folder: Path) -> bool:
 
 
 def _check_limits(settings: Settings, sizes: Sequence[int], size: int) -> None:
-    what = "register them, or give them up"
+    advice = "register them, or give them up"
     if len(sizes) >= settings.max_open_uploads:
         limit = settings.max_open_uploads
-        raise Conflict("too-many-uploads", f"this key has {limit} open uploads, its limit: {what}", limit=limit)
+        raise Conflict("too-many-uploads", f"this key has {limit} open uploads, its limit: {advice}", limit=limit)
     if sum(sizes) + size > settings.max_open_upload_bytes:
         limit = settings.max_open_upload_bytes
-        detail = f"a key's open uploads may have {limit} bytes together, and {sum(sizes)} are taken: {what}"
+        detail = f"a key's open uploads may have {limit} bytes together, and {sum(sizes)} are taken: {advice}"
         raise Conflict("too-many-uploads", detail, limit_bytes=limit)
 
 
@@ -376,13 +376,13 @@ def _load(settings: Settings, folder: Path) -> Upload | None:
         declared = Declared.model_validate_json((folder / DECLARED).read_bytes())
         progress_s = (folder / DECLARED).stat().st_mtime
         file = arrived(folder, FILE)
-        found = file.stat()
+        status = file.stat()
     except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
-    offset = found.st_size - (HEADER_BYTES if file.name.endswith(SEALED) else 0)
+    offset = status.st_size - (HEADER_BYTES if file.name.endswith(SEALED) else 0)
     is_complete = offset >= declared.size
     since_s, kept_s = (
-        (found.st_mtime, 3600 * settings.upload_kept_hours) if is_complete else (progress_s, settings.upload_idle_s)
+        (status.st_mtime, 3600 * settings.upload_kept_hours) if is_complete else (progress_s, settings.upload_idle_s)
     )
     expires_at = datetime.fromtimestamp(since_s, UTC) + timedelta(seconds=kept_s)
     return Upload(folder.name, folder, declared, offset, progress_s, expires_at)

@@ -46,12 +46,14 @@ def list_datasets(
         rows: list[Dataset | DatasetReading] = [*(each[0] for each in stored.values()), *reading.values()]
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
         rows, last = cut(rows, limit)
-        found = [stored[row.id] for row in rows if row.id in stored]
-        ledgers = {of.id: summary.brief(session, of, account) for of, account, _ in found if account is not None}
-    states = states_of(db, heads, [each[0].id for each in found])
-    shown = {of.id: DatasetView.of(of, ledgers.get(of.id), access, states[of.id]) for of, _, access in found}
+        rows_shown = [stored[row.id] for row in rows if row.id in stored]
+        ledgers = {
+            row.id: summary.brief(session, row, account) for row, account, _ in rows_shown if account is not None
+        }
+    states = states_of(db, heads, [each[0].id for each in rows_shown])
+    views = {row.id: DatasetView.of(row, ledgers.get(row.id), access, states[row.id]) for row, _, access in rows_shown}
     return DatasetList(
-        items=[shown.get(row.id) or ReadingDataset.of(reading[row.id], caller) for row in rows], next=last
+        items=[views.get(row.id) or ReadingDataset.of(reading[row.id], caller) for row in rows], next=last
     )
 
 

@@ -65,10 +65,10 @@ def register(
     new = New(new_id("ds"), caller.id, spec)
     duplicates.check_forgotten(db, settings, caller.id, content.known_as)
     try:
-        with published(settings, new.dataset_id, content) as kept, db.write() as session:
+        with published(settings, new.dataset_id, content) as published_parts, db.write() as session:
             repository.take_turns(session)
             quota.reserve(session, settings, caller.id, arrived.new_bytes, arrived.new_bytes)
-            return store(session, settings, new, content, kept)
+            return store(session, settings, new, content, published_parts)
     except IntegrityError:
         with db.read() as session:
             check_name(session, spec.name)
@@ -136,7 +136,13 @@ def sweep(settings: Settings) -> int:
 
 def _order_by_default(declared: DatasetSpec, spec: DatasetSpec) -> list[str]:
     """What jobs will read as, where the owner named neither an order nor a typical job."""
-    asked, cap, order = declared.privacy, spec.privacy.cap, spec.privacy.order
-    if asked.order is not None or asked.typical_job is not None or order is None or cap is None or cap.delta is None:
+    privacy, cap, order = declared.privacy, spec.privacy.cap, spec.privacy.order
+    if (
+        privacy.order is not None
+        or privacy.typical_job is not None
+        or order is None
+        or cap is None
+        or cap.delta is None
+    ):
         return []
     return [filter_reading.of_registration(order, cap.epsilon, cap.delta)]

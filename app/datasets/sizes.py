@@ -18,7 +18,7 @@ REGISTRATION, ON_TOP = "/privacy", ""  # where a DatasetSpec has `records` and `
 USES = {"train": "train on", "holdout": "hold out"}
 
 
-def check_declared(spec: DatasetSpec, most: int, at: str = REGISTRATION) -> None:
+def check_declared(spec: DatasetSpec, limit: int, at: str = REGISTRATION) -> None:
     """Refuses a declaration of more records or slots than the operator allows, before its file is looked at.
 
     Args:
@@ -30,9 +30,9 @@ def check_declared(spec: DatasetSpec, most: int, at: str = REGISTRATION) -> None
     stated = {} if spec.privacy.slots is None else spec.privacy.slots.model_dump(exclude_none=True)
     numbers = {"records": spec.privacy.records or 0} | {f"slots/{member}": count for member, count in stated.items()}
     for member, count in numbers.items():
-        if count > most:
+        if count > limit:
             detail = (
-                f"{count:,} are declared, and one file may have at most {most:,}: register it in blocks, or ask the "
+                f"{count:,} are declared, and one file may have at most {limit:,}: register it in blocks, or ask the "
                 "operator to raise SCRIMP_MAX_RECORDS"
             )
             raise InvalidRequest.at(f"{at}/{member}", detail)
@@ -64,7 +64,7 @@ def whole_of(spec: DatasetSpec, train: int) -> int:
         return train
     share = 1.0 - spec.holdout.fraction
     near = round(train / share)
-    return min((near, near + 1, near - 1), key=lambda whole: abs(round(whole * share) - train))
+    return min((near, near + 1, near - 1), key=lambda total: abs(round(total * share) - train))
 
 
 def declared_slots(spec: DatasetSpec, at: str = REGISTRATION) -> Slots | None:
@@ -81,12 +81,12 @@ def declared_slots(spec: DatasetSpec, at: str = REGISTRATION) -> Slots | None:
     if spec.privacy.sensitivity == "public" or records is None:
         return None
     _check_holdout(spec, stated, at)
-    whole = records if isinstance(spec.holdout, SplitHoldout) else None
+    total = records if isinstance(spec.holdout, SplitHoldout) else None
     train, holdout = split_sizes(spec, records, "/holdout/fraction" if at == REGISTRATION else f"{at}/records")
-    part_to_train = _part(spec, "train", train, whole, at)
+    part_to_train = _part(spec, "train", train, total, at)
     if isinstance(spec.holdout, LastItemHoldout):
         return Slots(train=part_to_train, holdout=part_to_train)
-    return Slots(train=part_to_train, holdout=None if whole is None else _part(spec, "holdout", holdout, whole, at))
+    return Slots(train=part_to_train, holdout=None if total is None else _part(spec, "holdout", holdout, total, at))
 
 
 def default_slots_of(spec: DatasetSpec) -> Slots | None:
@@ -112,9 +112,9 @@ def suggested_slots(spec: DatasetSpec, stored: PartCounts, squares: PartCount) -
 
     def part(share: float) -> PartSlots:
         variance = share * (1.0 - share)
-        most = _rounded_up(with_margin(round(units * share), variance * squares.units))
+        slots = _rounded_up(with_margin(round(units * share), variance * squares.units))
         records = _rounded_up(with_margin(round(rows * share), variance * squares.rows))
-        return PartSlots(units=most, rows=min(k * most, max(most, records)))
+        return PartSlots(units=slots, rows=min(k * slots, max(slots, records)))
 
     if isinstance(spec.holdout, SplitHoldout):
         return Slots(train=part(1.0 - spec.holdout.fraction), holdout=part(spec.holdout.fraction))
@@ -156,17 +156,17 @@ def _check_holdout(spec: DatasetSpec, stated: DeclaredSlots, at: str) -> None:
             raise InvalidRequest.at(f"{at}/slots/{member}", f"{because}: leave `{member}` out")
 
 
-def _part(spec: DatasetSpec, name: str, declared: int, whole: int | None, at: str) -> PartSlots:
+def _part(spec: DatasetSpec, name: str, declared: int, total: int | None, at: str) -> PartSlots:
     """The slots of one part.
 
     Args:
         declared: the units of this part by the declared count.
-        whole: those of the data set, if a hash splits it.
+        total: those of the data set, if a hash splits it.
     """
     stated, k = spec.privacy.slots or DeclaredSlots(), _records_per_unit(spec)
     units, rows = getattr(stated, name), getattr(stated, f"{name}_rows")
     if units is None:
-        units = default_slots(declared, whole=whole)
+        units = default_slots(declared, all_units=total)
     elif units < declared:
         detail = f"{units} slots are fewer than the {declared} declared to {USES[name]}: declare {declared} or more"
         raise InvalidRequest.at(f"{at}/slots/{name}", detail)
@@ -190,11 +190,11 @@ def _check_part(spec: DatasetSpec, name: str, slots: PartSlots, count: PartCount
         (name, count.units, slots.units, "users" if spec.privacy.unit == "user" else "records"),
         (f"{name}_rows", count.rows, slots.rows, "records of users"),
     )
-    for member, number, most, noun in checks:
-        if number > most:
+    for member, number, limit, noun in checks:
+        if number > limit:
             raise InvalidRequest.at(
                 _pointer(stated, member, at),
-                f"there are {number} {noun} to {USES[name]}, and {most} slots: declare `slots.{member}` of "
+                f"there are {number} {noun} to {USES[name]}, and {limit} slots: declare `slots.{member}` of "
                 f"{_rounded_up(with_margin(number, 0.0))}, or more `records`. Choose it from what you expect to be "
                 "true of the data, before you count them. Only you are told",
             )

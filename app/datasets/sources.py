@@ -62,8 +62,8 @@ class Arrived:
 
     @property
     def _uploads(self) -> dict[str, str]:
-        named = {name: getattr(self.spec, f"{prefix}upload") for name, prefix in PREFIXES.items()}
-        return {name: upload for name, upload in named.items() if upload is not None}
+        by_name = {name: getattr(self.spec, f"{prefix}upload") for name, prefix in PREFIXES.items()}
+        return {name: upload for name, upload in by_name.items() if upload is not None}
 
 
 def sent(spec: DatasetSpec, folder: Path) -> Arrived:
@@ -86,25 +86,25 @@ def named(spec: DatasetSpec, folder: Path, settings: Settings, owner_key: str) -
         TooLarge: a file under the data root or in a bucket is.
         Unavailable: a bucket does not answer.
     """
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for name, prefix in PREFIXES.items():
         path, upload = getattr(spec, f"{prefix}path"), getattr(spec, f"{prefix}upload")
         if path is not None and upload is not None:
             raise InvalidRequest.at(f"/{prefix}upload", f"give `{prefix}path` or `{prefix}upload`, not both")
         if path is not None and bucket_files.is_one(path):
-            found[name] = _in_bucket(path, f"/{prefix}path", settings)
+            sources[name] = _in_bucket(path, f"/{prefix}path", settings)
         elif path is not None:
-            found[name] = _under_data_root(spec, path, f"/{prefix}path", settings)
+            sources[name] = _under_data_root(spec, path, f"/{prefix}path", settings)
         if upload is not None:
             declared = resumable.take(settings, owner_key, upload, f"/{prefix}upload", folder, name)
-            found[name] = Source(size=declared.size, sha256=declared.sha256)
-    return Arrived(spec, found, folder)
+            sources[name] = Source(size=declared.size, sha256=declared.sha256)
+    return Arrived(spec, sources, folder)
 
 
 def _in_bucket(path: str, pointer: str, settings: Settings) -> Source:
     address = bucket_files.parse(path, pointer, settings.data_buckets)
-    found = bucket_files.look(address, pointer, settings.max_path_bytes)
-    return Source(size=found.size, path=path, etag=found.etag)
+    object_file = bucket_files.look(address, pointer, settings.max_path_bytes)
+    return Source(size=object_file.size, path=path, etag=object_file.etag)
 
 
 def _under_data_root(spec: DatasetSpec, path: str, pointer: str, settings: Settings) -> Source:

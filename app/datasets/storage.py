@@ -53,8 +53,8 @@ def place(folder: Path, name: str, *, sealed: bool) -> Path:
 
 def arrived(folder: Path, name: str) -> Path:
     """Where a file that arrived lies; where it would lie in plaintext, if it did not."""
-    found = place(folder, name, sealed=True)
-    return found if found.exists() else place(folder, name, sealed=False)
+    named_file = place(folder, name, sealed=True)
+    return named_file if named_file.exists() else place(folder, name, sealed=False)
 
 
 def names(folder: Path) -> set[str]:
@@ -68,8 +68,8 @@ def key_of(seals: Seals, file: Path) -> bytes | None:
     Raises:
         KeyMissing, DataDamagedError: as `Seals.key_of`.
     """
-    found = seals.key_of(file) if file.name.endswith(SEALED) else None
-    return None if found is None else found.key
+    key = seals.key_of(file) if file.name.endswith(SEALED) else None
+    return None if key is None else key.key
 
 
 def copy_from_data_root(
@@ -129,8 +129,8 @@ def folder_under_data_root(data_root: Path | None, path: str) -> Path | None:
         return None
     root = data_root.resolve()
     try:
-        found = (root / path).resolve(strict=True)
-        return found if found != root and found.is_relative_to(root) and found.is_dir() else None
+        folder = (root / path).resolve(strict=True)
+        return folder if folder != root and folder.is_relative_to(root) and folder.is_dir() else None
     except (OSError, ValueError, RuntimeError):
         return None
 
@@ -140,10 +140,10 @@ def _original(data_root: Path | None, path: str, pointer: str) -> BinaryIO:
         raise InvalidRequest.at(pointer, "this service has no data root and reads no files by path: upload the file")
     root = data_root.resolve()
     try:
-        found = (root / path).resolve(strict=True)
-        if not found.is_relative_to(root):
+        file = (root / path).resolve(strict=True)
+        if not file.is_relative_to(root):
             raise FileNotFoundError
-        return open(found, "rb", opener=_opener)  # Path.open takes no opener
+        return open(file, "rb", opener=_opener)  # Path.open takes no opener
     except (OSError, ValueError, RuntimeError):
         raise InvalidRequest.at(pointer, "there is no such file under the data root") from None
 

@@ -61,28 +61,28 @@ def published(settings: Settings, dataset_id: str, content: Content) -> Iterator
     Raises:
         Unavailable: the bucket does not answer, or a part changed on this disk.
     """
-    kept, units = parts.of(settings), content.parsed.units_sha256
+    part_store, units = parts.of(settings), content.parsed.units_sha256
     try:
-        made = kept.publish(dataset_id, content.folder, content.parsed.parts)
+        places = part_store.publish(dataset_id, content.folder, content.parsed.parts)
     except DataDamagedError:
         raise Unavailable("what was read changed on the service's disk before it was stored: try again") from None
     try:
         if units is not None:
             unit_files.publish(settings, dataset_id, content.folder / UNITS, units)
-        yield made
+        yield places
     except (ServiceError, IntegrityError, OSError):
-        kept.withdraw(made)
+        part_store.withdraw(places)
         unit_files.remove(settings, dataset_id)
         raise
 
 
-def store(session: Session, settings: Settings, new: New, content: Content, made: Published) -> Declared:
+def store(session: Session, settings: Settings, new: New, content: Content, published_parts: Published) -> Declared:
     """Writes the data set, the keyed hashes of its content and its account, and puts its parts in place.
 
     Raises:
         Conflict, Unavailable: as `register`, and as `hashes.check_renewed`.
     """
-    dataset, account = _insert(session, Heads.of(settings), new, content, made)
+    dataset, account = _insert(session, Heads.of(settings), new, content, published_parts)
     audit.record(session, "dataset.registered" if new.block is None else "block.appended", dataset.id)
     # Before the commit: every data set in the database then has its files. The other order could lose them.
     parts.of(settings).place(dataset.id, content.folder)
@@ -100,7 +100,7 @@ def shown_hmac(secret: bytes, dataset_id: str, content_hmac: str) -> str:
 
 
 def _insert(
-    session: Session, heads: Heads, new: New, content: Content, made: Published
+    session: Session, heads: Heads, new: New, content: Content, published_parts: Published
 ) -> tuple[Dataset, Account | None]:
     spec, parsed, chain, dataset_id = new.spec, content.parsed, content.chain, new.dataset_id
     repository.take_turns(session)
@@ -120,13 +120,13 @@ def _insert(
         sensitivity=spec.privacy.sensitivity,
         spec=spec.model_dump(mode="json"),
         shape=shape_of(spec, parsed, is_block=new.block is not None),
-        parts=made.rows,
+        parts=published_parts.rows,
         content_sha256=parsed.content_sha256,
         content_hmac=shown_hmac(chain[0], dataset_id, of_file),
         created_at=now(),
     )
-    own: dict[str, str] = {"dataset_id": dataset_id, "owner_key": new.owner_key, "key_id": secret_id(chain[0])}
-    contents = [DatasetContent(**own, **dict(each)) for each in parsed.contents if not each.is_earlier]
+    columns: dict[str, str] = {"dataset_id": dataset_id, "owner_key": new.owner_key, "key_id": secret_id(chain[0])}
+    contents = [DatasetContent(**columns, **dict(each)) for each in parsed.contents if not each.is_earlier]
     repository.add(session, dataset, contents)
     return dataset, open_first(session, dataset, new.spec)
 

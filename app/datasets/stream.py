@@ -39,12 +39,12 @@ def progress(db: Database, caller: Caller, dataset: str) -> tuple[str, ReadingPr
     """
     with db.read() as session:
         try:
-            found = grants.find(session, caller, dataset)[0]
+            dataset_row = grants.find(session, caller, dataset)[0]
         except Conflict:
             row = readings.require(session, caller, dataset)
         else:
-            told = readings.outcome(session, caller, found.id)
-            return found.id, ReadingProgress.of(told, caller)
+            outcome = readings.outcome(session, caller, dataset_row.id)
+            return dataset_row.id, ReadingProgress.of(outcome, caller)
         return row.id, ReadingProgress.of(row, caller)
 
 
@@ -65,30 +65,30 @@ async def follow(hub: ListHub, caller: Caller, dataset: str, last: str | None) -
     Yields:
         Server-sent events, named by the state; a comment after 15 s without events.
     """
-    dataset_id, told = await run_in_threadpool(progress, hub.db, caller, dataset)
-    if told.state != "reading":
-        yield _event(told)
+    dataset_id, outcome = await run_in_threadpool(progress, hub.db, caller, dataset)
+    if outcome.state != "reading":
+        yield _event(outcome)
         yield END
         return
     reader = Reader(page_of_reading(caller, dataset_id), caller.id, lambda key: still(key, caller.generation))
-    before = None
+    last_event = None
     async with aclosing(states_of(hub, reader, last, lambda: False)) as states:
         async for state in states:
             if state is None:
                 yield KEEP_ALIVE
                 continue
             try:
-                _, told = await run_in_threadpool(progress, hub.db, caller, dataset_id)
+                _, outcome = await run_in_threadpool(progress, hub.db, caller, dataset_id)
             except NotFound:
                 return
-            if told == before:  # read after a later change, which this state announces once more
+            if outcome == last_event:  # read after a later change, which this state announces once more
                 continue
-            before = told
-            yield f"id: {state}\n{_event(told)}"
-            if told.state != "reading":
+            last_event = outcome
+            yield f"id: {state}\n{_event(outcome)}"
+            if outcome.state != "reading":
                 yield END
                 return
 
 
-def _event(told: ReadingProgress) -> str:
-    return f"event: {told.state}\ndata: {told.model_dump_json()}\n\n"
+def _event(outcome: ReadingProgress) -> str:
+    return f"event: {outcome.state}\ndata: {outcome.model_dump_json()}\n\n"

@@ -57,9 +57,9 @@ def find(settings: Settings, dataset_id: str, sha256: str) -> Named:
         Unavailable: the bucket does not answer; or it is sealed under a key that is not here.
     """
     key = _key(dataset_id, sha256)
-    own, bucket = settings.storage_root / key, objects.bucket_of(settings)
-    if bucket is None or own.is_file():  # also with a bucket: from before it was used
-        return Seals(settings).readable(own)
+    local, bucket = settings.storage_root / key, objects.bucket_of(settings)
+    if bucket is None or local.is_file():  # also with a bucket: from before it was used
+        return Seals(settings).readable(local)
     try:
         return bucket.named(key)
     except NotFound:
@@ -69,14 +69,14 @@ def find(settings: Settings, dataset_id: str, sha256: str) -> Named:
 def on_disk(settings: Settings, dataset_id: str, sha256: str, folder: Path) -> SealedPart:
     """The file as a process without keys reads it: in its place, or a copy of a bucket's in a staging folder, sealed as
     new files are. Raises as `find`."""
-    own, seals = settings.storage_root / _key(dataset_id, sha256), Seals(settings)
-    seal = seals.key_of(own)
-    if not own.is_file():
-        found, own, seal = find(settings, dataset_id, sha256), folder / f"{UNITS}-{dataset_id}", seals.new()
-        with found.open("rb") as content, create(own, seal) as copy:
+    local, seals = settings.storage_root / _key(dataset_id, sha256), Seals(settings)
+    seal = seals.key_of(local)
+    if not local.is_file():
+        stored, local, seal = find(settings, dataset_id, sha256), folder / f"{UNITS}-{dataset_id}", seals.new()
+        with stored.open("rb") as content, create(local, seal) as copy:
             shutil.copyfileobj(content, copy)
             finish(copy)
-    return SealedPart(path=str(own.resolve()), sha256=sha256, key=None if seal is None else seal.key.hex())
+    return SealedPart(path=str(local.resolve()), sha256=sha256, key=None if seal is None else seal.key.hex())
 
 
 def remove(settings: Settings, dataset_id: str) -> None:

@@ -33,7 +33,7 @@ class Documents(TypeDecorator[Stored]):
     """A JSON column of frozen documents (core.contracts.stored): JSON in the database, typed everywhere else.
 
     Args:
-        of: the type of the column's values: a `Document`, or a tuple of some.
+        document_type: the type of the column's values: a `Document`, or a tuple of some.
 
     Raises:
         ValidationError: a row holds another document, or is given one.
@@ -42,10 +42,10 @@ class Documents(TypeDecorator[Stored]):
     impl = JSON(none_as_null=True)
     cache_ok = True
 
-    def __init__(self, of: type[Stored]) -> None:
+    def __init__(self, document_type: type[Stored]) -> None:
         super().__init__()
-        self.of = of
-        self._adapter = TypeAdapter(of)
+        self.of = document_type
+        self._adapter = TypeAdapter(document_type)
 
     def process_bind_param(self, value: object, dialect: Dialect) -> object:
         return None if value is None else self._adapter.dump_python(self._adapter.validate_python(value), mode="json")

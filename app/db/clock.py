@@ -76,8 +76,8 @@ def now_there(session: Session) -> datetime:
     """The time of day by the database's clock, for comparison with times that other hosts wrote."""
     if session.get_bind().dialect.name == "sqlite":
         return now()
-    there: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    return there
+    database_now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return database_now
 
 
 def boottime() -> float:

@@ -28,15 +28,15 @@ def declared(session: Session, job: Job) -> Declared:
     Raises:
         NoResultFound: it is not there: nothing may run with another one.
     """
-    found = _version(session, job)
+    version = _version(session, job)
     model = JobSpec.model_validate(job.spec).model
-    return _seen(job.declaration, DatasetSpec.model_validate(found.spec), found.shape, model)
+    return _seen(job.declaration, DatasetSpec.model_validate(version.spec), version.shape, model)
 
 
 def governance(session: Session, job: Job) -> Governance | None:
     """Reads what the owner declared on governance in the version of a job's price; None if nothing."""
-    said = _version(session, job).spec.get("governance")
-    return None if said is None else Governance.model_validate(said)
+    governance_terms = _version(session, job).spec.get("governance")
+    return None if governance_terms is None else Governance.model_validate(governance_terms)
 
 
 def _version(session: Session, job: Job) -> Dataset | Declaration:

@@ -92,7 +92,7 @@ INDICES_OF_SOME = set[str]()  # their names
 PRIORITY = "(priority)"
 
 
-def _index_of_some(model: type[Base], name: str, *columns: str, where: str, unique: bool = False) -> None:
+def _index_of_some(model: type[Base], name: str, *columns: str, condition: str, unique: bool = False) -> None:
     """Makes an index of the rows that a condition is true of, with the table.
 
     In SQL: an `Index` with a condition would load the dialects of both databases.
@@ -104,10 +104,10 @@ def _index_of_some(model: type[Base], name: str, *columns: str, where: str, uniq
     kind = "UNIQUE INDEX" if unique else "INDEX"
     for dialect, priority in PRIORITIES.items():
         parts = ", ".join(columns).replace(PRIORITY, priority.format("spec"))
-        made = DDL(  # type: ignore[no-untyped-call]
-            f"CREATE {kind} {name} ON {model.__tablename__} ({parts}) WHERE {where}"
+        ddl = DDL(  # type: ignore[no-untyped-call]
+            f"CREATE {kind} {name} ON {model.__tablename__} ({parts}) WHERE {condition}"
         )
-        event.listen(model.__table__, "after_create", made.execute_if(dialect=dialect))
+        event.listen(model.__table__, "after_create", ddl.execute_if(dialect=dialect))
 
 
 class ApiKey(Base):
@@ -544,21 +544,21 @@ class PriceCache(Base):
     created_at: Mapped[datetime]
 
 
-_index_of_some(LedgerEntry, "ix_ledger_entries_train", "dataset_id", "train", "seq", where="kind = 'post'")
-_index_of_some(LedgerEntry, "ix_ledger_entries_holdout", "dataset_id", "holdout", "seq", where="kind = 'post'")
-_index_of_some(LedgerEntry, "ix_ledger_entries_caps", "dataset_id", "seq", where="kind IN ('open', 'cap')")
+_index_of_some(LedgerEntry, "ix_ledger_entries_train", "dataset_id", "train", "seq", condition="kind = 'post'")
+_index_of_some(LedgerEntry, "ix_ledger_entries_holdout", "dataset_id", "holdout", "seq", condition="kind = 'post'")
+_index_of_some(LedgerEntry, "ix_ledger_entries_caps", "dataset_id", "seq", condition="kind IN ('open', 'cap')")
 # A study's trial numbers are unique. Of trials alone: a list of jobs must not search here for those without.
-_index_of_some(Job, "ix_jobs_trial", "parent_id", "trial_number", where="parent_id IS NOT NULL", unique=True)
-_index_of_some(Job, "ix_jobs_name", "name", "id", where="parent_id IS NULL")
-_index_of_some(Job, "ix_jobs_top_status", "status", "created_at", "id", where="parent_id IS NULL")
-_index_of_some(Job, "ix_jobs_top_dataset", "dataset_id", "status", where="parent_id IS NULL")
+_index_of_some(Job, "ix_jobs_trial", "parent_id", "trial_number", condition="parent_id IS NOT NULL", unique=True)
+_index_of_some(Job, "ix_jobs_name", "name", "id", condition="parent_id IS NULL")
+_index_of_some(Job, "ix_jobs_top_status", "status", "created_at", "id", condition="parent_id IS NULL")
+_index_of_some(Job, "ix_jobs_top_dataset", "dataset_id", "status", condition="parent_id IS NULL")
 _index_of_some(
-    Egress, "ix_egresses_open", "asked_at", where="made_at IS NULL AND problem IS NULL AND deleted_at IS NULL"
+    Egress, "ix_egresses_open", "asked_at", condition="made_at IS NULL AND problem IS NULL AND deleted_at IS NULL"
 )
 # Claims: the first job of each key on a data set, and the next key or data set that waits.
 _index_of_some(
     Job,
     "ix_jobs_queue",
     *("key_id", "dataset_id", f"{PRIORITY} DESC", "created_at", "id"),
-    where="NOT (status <> 'queued') AND study IS NULL",
+    condition="NOT (status <> 'queued') AND study IS NULL",
 )

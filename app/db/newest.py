@@ -13,13 +13,15 @@ from app.db.base import Base
 R = TypeVar("R", bound=Base)
 
 
-def newest(session: Session, query: Select[R], of: Any, *, after: tuple[datetime, str] | None, limit: int) -> list[R]:
+def newest(
+    session: Session, query: Select[R], columns: Any, *, after: tuple[datetime, str] | None, limit: int
+) -> list[R]:
     """A page of rows in order of time, newest first, and one row more to know if there is a next page.
 
     Args:
-        of: the rows' class.
+        columns: the rows' class.
         after: the time and the id of the last row of the page before.
     """
     if after is not None:
-        query = query.where(tuple_(of.created_at, of.id) < after)
-    return list(session.scalars(query.order_by(of.created_at.desc(), of.id.desc()).limit(limit + 1)))
+        query = query.where(tuple_(columns.created_at, columns.id) < after)
+    return list(session.scalars(query.order_by(columns.created_at.desc(), columns.id.desc()).limit(limit + 1)))

@@ -83,7 +83,7 @@ class RowView(Deferred):
         pairs = tuple(reads.items())
         cls._columns = tuple(columns.values())
         # A poll reads some ten rows: a method that looked this up in the class would take half as long again.
-        cls.members = lambda source: {name: read(source) for name, read in pairs}
+        cls.members = lambda source: {name: reader(source) for name, reader in pairs}
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
@@ -96,9 +96,9 @@ class RowView(Deferred):
         return tuple(each.name for each in cls._columns if each.text)
 
     @classmethod
-    def of(cls, source: Any, **given: Any) -> Self:
+    def of(cls, source: Any, **extra: Any) -> Self:
         """Builds the answer of a row, and of what is `Given` with it."""
-        return cls.model_validate(cls.members(source) | given)
+        return cls.model_validate(cls.members(source) | extra)
 
 
 class Page(Deferred, Generic[T]):

@@ -18,6 +18,6 @@ def skew_s(db: Database) -> float:
     if db.engine.dialect.name == "sqlite":
         return 0.0
     with db.quick_read() as connection:
-        before = now().timestamp()
-        there = connection.execute(select(Reading())).scalar_one()
-        return round((before + now().timestamp()) / 2 - there, 1)
+        earlier = now().timestamp()
+        database_time = connection.execute(select(Reading())).scalar_one()
+        return round((earlier + now().timestamp()) / 2 - database_time, 1)

@@ -60,7 +60,7 @@ def metadata(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Ha
         _setting(facts),
         _run(facts, files, submitted_by),
         *_assessments(facts, manifest),
-        *(_file(name, found) for name, found in sorted(files.items())),
+        *(_file(name, hashed) for name, hashed in sorted(files.items())),
         {"@id": NAME, "@type": "File", "name": "signed manifest of all files", "encodingFormat": "application/json"},
         LICENCE,
         {"@id": PROFILE, "@type": "CreativeWork", "name": "Five Safes RO-Crate", "version": "0.4"},
@@ -76,8 +76,8 @@ def _ref(name: str) -> Json:
 
 def _refs(names: Sequence[str]) -> object:
     """One value is written without a list, as RO-Crate asks."""
-    found = [_ref(name) for name in names]
-    return found[0] if len(found) == 1 else found
+    references = [_ref(name) for name in names]
+    return references[0] if len(references) == 1 else references
 
 
 def _descriptor() -> Json:
@@ -90,7 +90,7 @@ def _descriptor() -> Json:
 
 
 def _root(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Hashed], submitted_by: str) -> Json:
-    said = (
+    description = (
         f"Files of {facts.job} for {manifest.recipient}, with the proof of what was spent: "
         f"(ε = {facts.epsilon.value:.6g}, δ = {facts.epsilon.delta:g})-differential privacy for one {facts.thing}."
     )
@@ -100,7 +100,7 @@ def _root(facts: CertificateFacts, manifest: Manifest, files: Mapping[str, Hashe
         "@id": "./",
         "@type": "Dataset",
         "name": f"Egress {manifest.number} of {facts.job}, from the data set {facts.dataset.name}",
-        "description": said,
+        "description": description,
         "datePublished": manifest.made_at,
         "license": _ref("#licence"),
         "author": _ref(f"#{submitted_by}"),
@@ -152,9 +152,9 @@ def _data(facts: CertificateFacts) -> Json:
     }
     if facts.governance is None:
         return data
-    said = facts.governance.dataset
-    more = {"usageInfo": said.legal_basis, "spatialCoverage": said.region, "temporalCoverage": said.retention}
-    return data | {"provider": _ref("#controller")} | {name: text for name, text in more.items() if text}
+    terms = facts.governance.dataset
+    usage = {"usageInfo": terms.legal_basis, "spatialCoverage": terms.region, "temporalCoverage": terms.retention}
+    return data | {"provider": _ref("#controller")} | {name: text for name, text in usage.items() if text}
 
 
 def _setting(facts: CertificateFacts) -> Json:
@@ -174,7 +174,7 @@ def _setting(facts: CertificateFacts) -> Json:
 
 
 def _run(facts: CertificateFacts, files: Mapping[str, Hashed], submitted_by: str) -> Json:
-    done = facts.status == "succeeded"
+    is_done = facts.status == "succeeded"
     return {
         "@id": "#run",
         "@type": "CreateAction",
@@ -183,7 +183,7 @@ def _run(facts: CertificateFacts, files: Mapping[str, Hashed], submitted_by: str
         "agent": _ref(f"#{submitted_by}"),
         "object": _ref(f"#{facts.dataset.id}"),
         "result": _refs([name for name in sorted(files) if name.startswith("model/")]),
-        "actionStatus": f"http://schema.org/{'CompletedActionStatus' if done else 'FailedActionStatus'}",
+        "actionStatus": f"http://schema.org/{'CompletedActionStatus' if is_done else 'FailedActionStatus'}",
         "endTime": facts.issued_at,
     }
 
@@ -217,13 +217,13 @@ def _assessments(facts: CertificateFacts, manifest: Manifest) -> list[Json]:
     return [accounting, *agreed]
 
 
-def _file(name: str, found: Hashed) -> Json:
+def _file(name: str, hashed: Hashed) -> Json:
     ending = name[name.rfind(".") :]
     return {
         "@id": name,
         "@type": "File",
         "name": name,
-        "contentSize": str(found.size_bytes),
-        "sha256": found.sha256,
+        "contentSize": str(hashed.size_bytes),
+        "sha256": hashed.sha256,
         "encodingFormat": FORMATS.get(ending, "application/octet-stream"),
     }

@@ -20,7 +20,7 @@ NAMES = ("page.html", "answers/nist-sp-800-226.md", "answers/ico-dpia.md", "answ
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=select_autoescape(("html",)),
         undefined=StrictUndefined,
@@ -28,8 +28,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update(up=_up, line=_line, share=lambda value: f"{100.0 * value:.3g} %")
-    return made
+    environment.filters.update(up=_up, line=_line, share=lambda value: f"{100.0 * value:.3g} %")
+    return environment
 
 
 def _line(words: str) -> str:
@@ -53,11 +53,11 @@ def _up(value: float) -> str:
 def documents(facts: CertificateFacts, manifest: Manifest, submitted_by: str) -> dict[str, bytes]:
     """All documents, by their names in the folder."""
     governed = facts.governance
-    said = {
+    values = {
         "c": facts,
         "m": manifest,
         "owner": None if governed is None else governed.dataset,
         "use": None if governed is None else governed.use,
         "submitted_by": submitted_by,
     }
-    return {name: _templates().get_template(Path(name).name).render(said).encode() for name in NAMES}
+    return {name: _templates().get_template(Path(name).name).render(values).encode() for name in NAMES}

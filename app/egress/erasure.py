@@ -104,9 +104,9 @@ def _erased(row: Dataset, account: Account) -> Erased:
 def _jobs(session: Session, ledgers: Iterable[str]) -> list[Job]:
     """The jobs that these ledgers were charged for; of a trial its study."""
     charged = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id.in_(list(ledgers)), LedgerEntry.kind == "post")
-    found = session.scalars(select(Job).where(Job.id.in_(charged))).all()
-    whole = {each.parent_id or each.id for each in found}
-    return list(session.scalars(select(Job).where(Job.id.in_(whole)).order_by(Job.created_at, Job.id)))
+    jobs = session.scalars(select(Job).where(Job.id.in_(charged))).all()
+    job_ids = {each.parent_id or each.id for each in jobs}
+    return list(session.scalars(select(Job).where(Job.id.in_(job_ids)).order_by(Job.created_at, Job.id)))
 
 
 def _model(session: Session, job: Job, labels: dict[str, str]) -> ModelMade:

@@ -57,15 +57,15 @@ def gathered(session: Session, egress_id: str) -> Gathered:
     dataset = session.get_one(Dataset, job.dataset_id)
     stored = require_certificate(session, job).body
     facts = CertificateFacts.model_validate(Signed.model_validate(stored).certificate)
-    known = evidence.of(session, dataset)
+    facts_of_dataset = evidence.of(session, dataset)
     service.require_files(session, job, stored)
     require_own_agreement(session, job, row)
     words = [] if row.approval_id is None else standing(session, session.get_one(Approval, row.approval_id))
     return Gathered(
         facts=facts,
         certificate=_text(stored),
-        log=_text(_proofs(session, facts, known)),
-        evidence=known,
+        log=_text(_proofs(session, facts, facts_of_dataset)),
+        evidence=facts_of_dataset,
         artifacts=sending.files_of(session, row),
         submitted_by=job.key_id,
         manifest=Manifest(
@@ -81,24 +81,25 @@ def gathered(session: Session, egress_id: str) -> Gathered:
             approvals=tuple(Word(person=each.person, key_id=each.key_id, at=rfc3339(each.at)) for each in words),
             made_at=rfc3339(whole_second()),
             ledgers=tuple(
-                CoveredLedger(id=each.dataset_id, label=label, entries=each.size) for label, each in known.ledgers
+                CoveredLedger(id=each.dataset_id, label=label, entries=each.size)
+                for label, each in facts_of_dataset.ledgers
             ),
             sizes={},
         ),
     )
 
 
-def _proofs(session: Session, facts: CertificateFacts, known: Evidence) -> object:
+def _proofs(session: Session, facts: CertificateFacts, facts_of_dataset: Evidence) -> object:
     """The log's part of the folder: that the charge is in the newest checkpoint of each ledger that was charged."""
-    notes = {each.dataset_id: each for _, each in known.ledgers}
-    told = []
+    notes = {each.dataset_id: each for _, each in facts_of_dataset.ledgers}
+    proofs = []
     for ledger, settled in facts.ledgers.items():
         note = notes[ledger]
         if note.size < settled.entry_seq:
             raise TransientError(f"the checkpoint of {ledger} does not reach the job's charge yet")
         (proof,) = checkpoints.proofs(session, ledger, [(settled.entry_seq, settled.head)], note.size)
-        told.append({"id": ledger, "checkpoint": note.note, "proof": proof.model_dump(mode="json")})
-    return {"version": 1, "ledgers": told}
+        proofs.append({"id": ledger, "checkpoint": note.note, "proof": proof.model_dump(mode="json")})
+    return {"version": 1, "ledgers": proofs}
 
 
 def _text(document: object) -> bytes:

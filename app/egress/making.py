@@ -82,14 +82,14 @@ def make(db: Database, settings: Settings, key: Signer, egress_id: str, sign_led
         _clear(store, begun.before)
     try:
         sign_ledgers()
-        kept = _make(db, settings, key, egress_id, begun.path)
+        papers = _make(db, settings, key, egress_id, begun.path)
     except Exception as error:
         logger.error("%s cannot be made: %s", egress_id, kind_of(error), exc_info=error)
         with db.write() as session:
             _note_failure(session, egress_id, error)
         _clear(store, begun.path)
         return
-    if not kept:  # another relay has made it meanwhile, or the job's files were deleted
+    if not papers:  # another relay has made it meanwhile, or the job's files were deleted
         _clear(store, begun.path)
 
 
@@ -104,11 +104,11 @@ def _begin(session: Session, egress_id: str) -> _Try | None:
     if row.tries >= TRIES:  # the last one was killed
         _fail(session, row, "the last try to make it did not end")
         return None
-    before = row.path
+    path = row.path
     row.tries += 1
     row.next_try_at = now() + min(timedelta(seconds=2**row.tries), LONGEST_WAIT)
     row.path = f"jobs/{row.job_id}/egress/{new_id(row.id)}/papers.zip"
-    return _Try(row.path, before)
+    return _Try(row.path, path)
 
 
 def _clear(store: Objects, path: str) -> None:
@@ -147,14 +147,14 @@ def _make(db: Database, settings: Settings, key: Signer, egress_id: str, path: s
     """Makes it at this place. False if it is wanted no more."""
     store, root = objects.of(settings), settings.storage_root
     with db.read() as session:
-        found = gathered(session, egress_id)
-    model = {name: store.local(path, sha256) for name, path, sha256 in found.artifacts}
-    digests = {MODEL + name: sha256 for name, _, sha256 in found.artifacts}
+        papers_of = gathered(session, egress_id)
+    model = {name: store.local(path, sha256) for name, path, sha256 in papers_of.artifacts}
+    digests = {MODEL + name: sha256 for name, _, sha256 in papers_of.artifacts}
     hashes = {MODEL + name: Hashed(digests[MODEL + name], path.stat().st_size) for name, path in model.items()}
-    papers = found.papers(db)
+    papers = papers_of.papers(db)
     hashes |= {name: archive.hashed(content) for name, content in papers.items()}
-    _complete(papers, hashes, found, key)
-    whole = archive.hashed_pieces(archive.pieces({**papers, **of_model(model)}, digests))
+    _complete(papers, hashes, papers_of, key)
+    pieces_of = archive.hashed_pieces(archive.pieces({**papers, **of_model(model)}, digests))
     written = _write(settings, papers, root / path)
     store.publish(path, root / path, written.sha256)
     if settings.object_store:
@@ -164,7 +164,7 @@ def _make(db: Database, settings: Settings, key: Signer, egress_id: str, path: s
         if row.made_at is not None or row.deleted_at is not None or row.path != path:
             return False
         row.papers_sha256, row.papers_bytes = written.sha256, written.size_bytes
-        row.sha256, row.size_bytes, row.made_at = whole.sha256, whole.size_bytes, whole_second()
+        row.sha256, row.size_bytes, row.made_at = pieces_of.sha256, pieces_of.size_bytes, whole_second()
         attestations.keep(session, attestations.Envelope.model_validate_json(papers[manifest.NAME]))
         audit.record(session, "egress.made", row.job_id, egress=row.id, name=row.recipient)
     logger.info("%s is made, of %d files", egress_id, len(hashes) + 1)
@@ -174,22 +174,22 @@ def _make(db: Database, settings: Settings, key: Signer, egress_id: str, path: s
 def _write(settings: Settings, papers: Mapping[str, bytes], to: Path) -> Hashed:
     """Writes the papers, on disk before this returns."""
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    whole = b"".join(archive.pieces(papers))
-    Room(settings.disk_reserve_bytes).require(to.parent, len(whole))
+    content = b"".join(archive.pieces(papers))
+    Room(settings.disk_reserve_bytes).require(to.parent, len(content))
     with to.open("xb") as file:
-        file.write(whole)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     sync(to.parent)
     sync(to.parent.parent)
-    return archive.hashed(whole)
+    return archive.hashed(content)
 
 
-def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], found: Gathered, key: Signer) -> None:
+def _complete(files: dict[str, bytes], hashes: dict[str, Hashed], papers_of: Gathered, key: Signer) -> None:
     """Adds the crate, with its hash, and the manifest to a folder."""
-    described = crate.metadata(found.facts, found.manifest, hashes, found.submitted_by)
+    described = crate.metadata(papers_of.facts, papers_of.manifest, hashes, papers_of.submitted_by)
     files[crate.METADATA], hashes[crate.METADATA] = described, archive.hashed(described)
     sizes = {name: each.size_bytes for name, each in sorted(hashes.items())}
-    whole = found.manifest.model_copy(update={"sizes": sizes})
+    full_manifest = papers_of.manifest.model_copy(update={"sizes": sizes})
     digests = {name: each.sha256 for name, each in hashes.items()}
-    files[manifest.NAME] = manifest.signed(whole, digests, key).encode()
+    files[manifest.NAME] = manifest.signed(full_manifest, digests, key).encode()

@@ -27,5 +27,5 @@ router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"])
 def show_erasure_note(dataset_id: str, db: Db, caller: CurrentKey) -> ErasureNote:
     """Says which models were made with deleted content or retired blocks, with their certificates and what ε means."""
     with db.read() as session:
-        named, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
-        return erasure.note(session, named)
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "own").id)
+        return erasure.note(session, dataset)

@@ -38,10 +38,10 @@ def ask(session: Session, settings: Settings, caller: Caller, job_id: str, recip
     job = require_job(session, caller, job_id, "train")
     certificate = require_certificate(session, job)
     get_job(session, job.id, lock=True)  # two requests take turns
-    before = of_job(session, job.id)
-    for each in before:
-        if each.recipient == recipient and status_of(session, each) in ("waiting", "pending"):
-            raise Conflict("wrong-state", f"an egress for this recipient is asked for already: {each.id}")
+    earlier = of_job(session, job.id)
+    for egress in earlier:
+        if egress.recipient == recipient and status_of(session, egress) in ("waiting", "pending"):
+            raise Conflict("wrong-state", f"an egress for this recipient is asked for already: {egress.id}")
     require_files(session, job, certificate.body)
     made = Egress(
         id=new_id("egr"),
@@ -82,11 +82,13 @@ def _check_limits(session: Session, settings: Settings, caller: Caller, dataset_
     if waiting > (limit := settings.max_open_egresses):
         detail = f"this key has {limit} egresses that are not made, its limit: wait, or deny the approvals of some"
         raise Conflict("too-many-egresses", detail, limit=limit)
-    kept = select(func.coalesce(func.sum(Egress.papers_bytes), 0)).join(Job, Job.id == Egress.job_id)
-    stored = session.scalar(kept.where(Job.dataset_id == dataset_id, Egress.deleted_at.is_(None)))
-    if (stored or 0) >= (most := settings.max_egress_bytes):
-        detail = f"the papers of this data set's egresses take {most} bytes, their limit: delete the files of old jobs"
-        raise Conflict("too-many-egresses", detail, limit_bytes=most)
+    papers_size = select(func.coalesce(func.sum(Egress.papers_bytes), 0)).join(Job, Job.id == Egress.job_id)
+    stored = session.scalar(papers_size.where(Job.dataset_id == dataset_id, Egress.deleted_at.is_(None)))
+    if (stored or 0) >= (max_bytes := settings.max_egress_bytes):
+        detail = (
+            f"the papers of this data set's egresses take {max_bytes} bytes, their limit: delete the files of old jobs"
+        )
+        raise Conflict("too-many-egresses", detail, limit_bytes=max_bytes)
     Room(settings.disk_reserve_bytes).require(settings.storage_root)
 
 
@@ -102,13 +104,13 @@ def ready(session: Session, job: Job, number: int | None) -> Egress:
         NotFound: there is none.
         Conflict: `egress-pending`: it is not made yet.
     """
-    found = [each for each in of_job(session, job.id) if number in (None, each.number)]
-    made = next((each for each in found if status_of(session, each) == "ready"), None)
-    if made is not None:
-        return made
-    if not found:
+    candidates = [each for each in of_job(session, job.id) if number in (None, each.number)]
+    egress = next((each for each in candidates if status_of(session, each) == "ready"), None)
+    if egress is not None:
+        return egress
+    if not candidates:
         raise NotFound("there is no such egress of this job: ask for one")
-    match status_of(session, found[0]):
+    match status_of(session, candidates[0]):
         case "waiting":
             raise Conflict("egress-pending", "two persons must agree to this egress: see its approval")
         case "pending":

@@ -37,8 +37,8 @@ def _sliced(batches: Iterator[pa.RecordBatch], table: Table, step: int) -> Itera
     for batch in batches:
         batch.validate(full=True)
         if unpacked.after(batch) > table.max_unpacked_bytes:
-            most = table.max_unpacked_bytes
-            raise table.broken(f"it unpacks to more than {most} bytes, which is the most that is allowed")
+            limit = table.max_unpacked_bytes
+            raise table.broken(f"it unpacks to more than {limit} bytes, which is the most that is allowed")
         yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))
 
 
@@ -69,10 +69,10 @@ class Unpacked:
                 self._bytes += column.nbytes
                 continue
             self._bytes += column.indices.nbytes
-            last, found = self._last.get(name), column.dictionary
-            if last is None or _places(last) != _places(found):
-                self._bytes += found.nbytes
-            self._last[name] = found
+            last, dictionary = self._last.get(name), column.dictionary
+            if last is None or _places(last) != _places(dictionary):
+                self._bytes += dictionary.nbytes
+            self._last[name] = dictionary
         return self._bytes
 
 

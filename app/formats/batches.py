@@ -43,13 +43,13 @@ def begin(schema: pa.Schema, table: Table) -> None:
     """Raises InvalidRequest if a wanted column is missing, or of a type that cannot be used as it is wanted."""
     table.begin(schema.names)
     for wanted in table.wanted:
-        found = schema.field(wanted.name).type
-        content = found.value_type if pa.types.is_dictionary(found) else found
+        column_type = schema.field(wanted.name).type
+        content = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
         if _kind(content) not in table.usable_types(wanted):
-            raise table.unsuited(wanted, f"is of type {str(found)[:60]}, which cannot be used here")
+            raise table.unsuited(wanted, f"is of type {str(column_type)[:60]}, which cannot be used here")
         if not _has_known_zone(content):
             advice = "write times in UTC, or in a zone of the IANA list"
-            raise table.unsuited(wanted, f"is of type {str(found)[:60]}, whose time zone is not known: {advice}")
+            raise table.unsuited(wanted, f"is of type {str(column_type)[:60]}, whose time zone is not known: {advice}")
 
 
 def add_batches(batches: Iterator[pa.RecordBatch], table: Table) -> None:
@@ -61,24 +61,24 @@ def add_batches(batches: Iterator[pa.RecordBatch], table: Table) -> None:
         first += batch.num_rows
 
 
-def _has_known_zone(found: pa.DataType) -> bool:
+def _has_known_zone(column_type: pa.DataType) -> bool:
     """Returns False for times in a zone that Python cannot convert to."""
-    if not pa.types.is_timestamp(found):
+    if not pa.types.is_timestamp(column_type):
         return True
     try:
-        pa.scalar(0, found).as_py()
+        pa.scalar(0, column_type).as_py()
     except pa.ArrowInvalid:
         return False
     return True
 
 
-def _kind(found: pa.DataType) -> str:
+def _kind(column_type: pa.DataType) -> str:
     kinds = {
-        "text": pa.types.is_string(found) or pa.types.is_large_string(found),
-        "integer": pa.types.is_integer(found),
-        "float": pa.types.is_floating(found),
-        "boolean": pa.types.is_boolean(found),
-        "decimal": pa.types.is_decimal(found),
-        "day": pa.types.is_date(found) or pa.types.is_timestamp(found),
+        "text": pa.types.is_string(column_type) or pa.types.is_large_string(column_type),
+        "integer": pa.types.is_integer(column_type),
+        "float": pa.types.is_floating(column_type),
+        "boolean": pa.types.is_boolean(column_type),
+        "decimal": pa.types.is_decimal(column_type),
+        "day": pa.types.is_date(column_type) or pa.types.is_timestamp(column_type),
     }
     return next((name for name, fits in kinds.items() if fits), "")

@@ -21,7 +21,7 @@ from core.native import records
 from core.parts.columns import REASONS, Coder, TextCoder, UnusableCell, comma_number, json_number, unusable
 
 Cells: TypeAlias = "pa.Array | list[Any]"  # a list: cells of several types, as JSON may have them
-FLAGS = {what: np.int8(place + 1) for place, what in enumerate(REASONS)}
+FLAGS = {reason: np.int8(place + 1) for place, reason in enumerate(REASONS)}
 NUMBER = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"  # Arrow reads such texts as Python does
 PLAIN = (str, int, float, bool)
 
@@ -77,8 +77,8 @@ def listed(cells: Cells) -> list[Any]:
 
 def _microseconds(times: pa.Array) -> pa.Array:
     """Times in nanoseconds, rounded down: Python's have none, and Arrow's answer would depend on pandas."""
-    whole = pc.floor_temporal(times.cast(pa.timestamp("ns")), unit="microsecond")
-    return whole.cast(pa.timestamp("us")).cast(pa.timestamp("us", times.type.tz))
+    floored = pc.floor_temporal(times.cast(pa.timestamp("ns")), unit="microsecond")
+    return floored.cast(pa.timestamp("us")).cast(pa.timestamp("us", times.type.tz))
 
 
 def _day_or_text(cell: pa.Scalar) -> Any:
@@ -127,10 +127,10 @@ def texts(cells: Cells) -> tuple[list[str], Flags]:
     """Texts as they are; "" for those that cannot be used."""
     if not isinstance(cells, list) and cells.null_count == 0:
         try:
-            whole: list[str] = plain(cells).cast(pa.large_string()).to_pylist()
+            values: list[str] = plain(cells).cast(pa.large_string()).to_pylist()
         except pa.ArrowInvalid:  # bytes that are not UTF-8
             return coded(cells, TextCoder(), "")
-        return whole, np.zeros(len(whole), dtype=np.int8)
+        return values, np.zeros(len(values), dtype=np.int8)
     return coded(cells, TextCoder(), "")
 
 
@@ -138,8 +138,8 @@ def numbers(columns: Sequence[Cells], coder: OfNumbers) -> tuple[NDArray[np.floa
     """Columns of plain numbers, (n, columns), and the flags of their cells. Unusable ones are NaN."""
     arrays = [each for each in columns if not isinstance(each, list)]
     if len(arrays) == len(columns) > 1 and all(_is_text(each.type) for each in arrays):
-        whole, flags = number_column(pa.concat_arrays(arrays), coder)  # as one: a column may have few rows
-        return np.ascontiguousarray(whole.reshape(len(columns), -1).T), flags.reshape(len(columns), -1).T
+        column, flags = number_column(pa.concat_arrays(arrays), coder)  # as one: a column may have few rows
+        return np.ascontiguousarray(column.reshape(len(columns), -1).T), flags.reshape(len(columns), -1).T
     matrix, odd = records.stacked([_floats(each, coder.number) for each in columns])
     flags = np.zeros(matrix.shape, dtype=np.int8)
     for place in np.flatnonzero(odd | bool(coder.left)).tolist():
@@ -167,32 +167,32 @@ def number_column(cells: Cells, coder: OfNumbers, *, typed: bool = True) -> tupl
 
 def _floats(cells: Cells, number: Callable[[Any], float], *, typed: bool = True) -> NDArray[np.float64]:
     """What Arrow reads as numbers; NaN for what it does not."""
-    found = None if isinstance(cells, list) else plain(cells)
-    if found is None:
+    column = None if isinstance(cells, list) else plain(cells)
+    if column is None:
         if {type(each) for each in cells} <= {int, float}:
             with suppress(OverflowError):
                 return np.array(cells, dtype=np.float64)
-    elif _is_text(found.type):
-        found = None if number is json_number else _parsed(found, decimal_comma=number is comma_number)
-    elif not (pa.types.is_integer(found.type) or pa.types.is_floating(found.type)):
-        typed = typed and (pa.types.is_decimal(found.type) or pa.types.is_boolean(found.type))
-        found = found if typed else None
-    if found is None:
+    elif _is_text(column.type):
+        column = None if number is json_number else _parsed(column, decimal_comma=number is comma_number)
+    elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        typed = typed and (pa.types.is_decimal(column.type) or pa.types.is_boolean(column.type))
+        column = column if typed else None
+    if column is None:
         return np.full(len(cells), math.nan)
     # Unsafe: integers beyond 2^53 are rounded, as in every other format. Nulls become NaN.
-    values: NDArray[np.float64] = pc.cast(found, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return values
 
 
 def _parsed(cells: pa.Array, *, decimal_comma: bool) -> pa.Array:
     """Texts as numbers; null where they are none, or the coder has to look."""
-    whole = pc.if_else(pc.greater(pc.binary_length(cells), 0), cells, pa.scalar(None, cells.type))
+    filled = pc.if_else(pc.greater(pc.binary_length(cells), 0), cells, pa.scalar(None, cells.type))
     if decimal_comma:
-        whole = pc.if_else(pc.match_substring(whole, "."), pa.scalar(None, cells.type), whole)
-        whole = pc.replace_substring(whole, ",", ".", max_replacements=1)
+        filled = pc.if_else(pc.match_substring(filled, "."), pa.scalar(None, cells.type), filled)
+        filled = pc.replace_substring(filled, ",", ".", max_replacements=1)
     with suppress(pa.ArrowInvalid):
-        return pc.cast(whole.cast(pa.large_string()), pa.float64())
-    plain_numbers = pc.if_else(pc.match_substring_regex(whole, NUMBER), whole, pa.scalar(None, cells.type))
+        return pc.cast(filled.cast(pa.large_string()), pa.float64())
+    plain_numbers = pc.if_else(pc.match_substring_regex(filled, NUMBER), filled, pa.scalar(None, cells.type))
     return pc.cast(plain_numbers.cast(pa.large_string()), pa.float64())
 
 

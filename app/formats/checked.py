@@ -20,21 +20,21 @@ def checked(blocks: Iterable[bytes], index: Index) -> Iterator[bytes]:
     """
     rows = iter(index.chunks)
     row = next(rows, None)
-    held, at = bytearray(), 0  # the current chunk as far as it has arrived; the file's offset
+    buffer, at = bytearray(), 0  # the current chunk as far as it has arrived; the file's offset
     for block in blocks:
         start = at
         at += len(block)
         while row is not None:
             offset, length = int(row["offset"]), int(row["length"])
-            begin = max(offset + len(held), start)
+            begin = max(offset + len(buffer), start)
             if begin >= at:
                 break
-            held += memoryview(block)[begin - start : offset + length - start]
-            if len(held) < length:
+            buffer += memoryview(block)[begin - start : offset + length - start]
+            if len(buffer) < length:
                 break
-            if leaf_of(row, held) != row["sha256"].tobytes():
+            if leaf_of(row, buffer) != row["sha256"].tobytes():
                 raise _damaged()
-            held.clear()
+            buffer.clear()
             row = next(rows, None)
         yield block
     if row is not None:

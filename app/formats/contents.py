@@ -31,9 +31,9 @@ class Needs:
     earlier_hashes: bool
 
     @classmethod
-    def of(cls, asked: ParseRequest, name: str) -> Needs:
+    def of(cls, request: ParseRequest, name: str) -> Needs:
         """For one of the two files."""
-        spec, has_file = asked.spec, asked.holdout_file is not None
+        spec, has_file = request.spec, request.holdout_file is not None
         is_data, users = name == "file", spec.privacy.user_column is not None
         splits = is_data and isinstance(spec.holdout, SplitHoldout)
         bounds = is_data and users and spec.privacy.max_records_per_user is not None
@@ -42,7 +42,7 @@ class Needs:
             split=splits or bounds,
             units=has_file or (is_private and not bounds),
             classes=splits and not bounds,
-            earlier_hashes=asked.earlier_hashes,
+            earlier_hashes=request.earlier_hashes,
         )
 
 
@@ -93,13 +93,13 @@ class Contents:
 
     def close(self) -> None:
         """Ends what is added."""
-        for each in self._sorted:
-            each.close()
+        for digests in self._sorted:
+            digests.close()
 
     def remove(self) -> None:
         """Removes the temporary files."""
-        for each in self._sorted:
-            each.remove()
+        for digests in self._sorted:
+            digests.remove()
 
     def earlier_hmac(self) -> str | None:
         """See app.formats.records_hmac; None if it is not needs."""

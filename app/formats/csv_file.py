@@ -65,8 +65,8 @@ class Dialect:
         """Where the last whole row ends that has right quotes."""
         if not self.quotes or b'"' not in text:
             return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-        found = self.rows.match(text)
-        return 0 if found is None else found.end()
+        match = self.rows.match(text)
+        return 0 if match is None else match.end()
 
     def may_go_on(self, text: bytes) -> bool:
         """True for the beginning of a row."""
@@ -100,20 +100,20 @@ class _Reader:
                 self._add(block, columns)
                 self._check_ragged(columns, MOST_RAGGED)
             else:
-                columns, rest = self._header(block)
+                columns, remaining = self._header(block)
                 self._block_bytes = max(self._block_bytes, BYTES_OF_COLUMN * len(columns))
-                self._add(rest, columns)
+                self._add(remaining, columns)
         if not columns:
             raise self._table.broken(NO_HEADER)
         self._check_ragged(columns, 0)
 
-    def _check_ragged(self, columns: list[str], most: int) -> None:
-        """Raises InvalidRequest if more than `most` rows have another number of cells."""
-        if self._ragged <= most or self._table.drops_rows:
+    def _check_ragged(self, columns: list[str], limit: int) -> None:
+        """Raises InvalidRequest if more than `limit` rows have another number of cells."""
+        if self._ragged <= limit or self._table.drops_rows:
             return
         lacks = f"have the header's {len(columns)} cells"
         raise self._table.broken(
-            f"{self._ragged}{' or more' if most else ''} rows do not {lacks}; rows are counted from 1 below the header",
+            f"{self._ragged}{' or more' if limit else ''} rows do not {lacks}; rows are counted from 1 below the header",
             [RowFault(f"/{self._table.file}", number, f"does not {lacks}") for number in self._first_ragged],
         )
 

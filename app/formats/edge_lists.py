@@ -24,9 +24,9 @@ class Lists:
         self._waiting: list[tuple[Ids, Ids]] = []
         self._there: NDArray[np.bool_] | None = None  # of the distinct nodes, those that `of` was asked for
 
-    def add(self, nodes: Ids, others: Ids) -> None:
+    def add(self, nodes: Ids, neighbours: Ids) -> None:
         """Adds edges: the numbers of nodes, and of those that they list."""
-        self._waiting.append((nodes, others))
+        self._waiting.append((nodes, neighbours))
         if sum(len(each) for each, _ in self._waiting) >= max(FEWEST, len(self._nodes)):
             self._order()
 
@@ -40,11 +40,11 @@ class Lists:
         if self._there is None:
             self._there = np.zeros(len(distinct), dtype=np.bool_)
         at = np.minimum(np.searchsorted(distinct, numbers), len(distinct) - 1)
-        there = distinct[at] == numbers
-        self._there[at[there]] = True
+        is_listed = distinct[at] == numbers
+        self._there[at[is_listed]] = True
         counts = np.diff(np.append(starts, len(self._nodes)))
         for place in range(self._keep):
-            rows = np.flatnonzero(there & (counts[at] > place))
+            rows = np.flatnonzero(is_listed & (counts[at] > place))
             lists[rows, place] = self._others[starts[at[rows]] + place]
         return lists
 
@@ -57,17 +57,17 @@ class Lists:
         """Orders what waits among what is kept."""
         if not self._waiting:
             return
-        nodes, others = (np.concatenate(each) for each in zip(*self._waiting, strict=True))
+        nodes, neighbours = (np.concatenate(each) for each in zip(*self._waiting, strict=True))
         self._waiting = []
-        apart = nodes != others
-        nodes, others = nodes[apart], others[apart]
-        places = np.concatenate([self._ranks, ranks(nodes, others)])
-        nodes, others = np.concatenate([self._nodes, nodes]), np.concatenate([self._others, others])
-        order = np.lexsort((others, places, nodes))
-        nodes, others, places = nodes[order], others[order], places[order]
+        apart = nodes != neighbours
+        nodes, neighbours = nodes[apart], neighbours[apart]
+        places = np.concatenate([self._ranks, ranks(nodes, neighbours)])
+        nodes, neighbours = np.concatenate([self._nodes, nodes]), np.concatenate([self._others, neighbours])
+        order = np.lexsort((neighbours, places, nodes))
+        nodes, neighbours, places = nodes[order], neighbours[order], places[order]
         new = np.ones(len(nodes), dtype=np.bool_)
-        new[1:] = (nodes[1:] != nodes[:-1]) | (others[1:] != others[:-1])
-        nodes, others, places = nodes[new], others[new], places[new]
+        new[1:] = (nodes[1:] != nodes[:-1]) | (neighbours[1:] != neighbours[:-1])
+        nodes, neighbours, places = nodes[new], neighbours[new], places[new]
         starts = np.searchsorted(nodes, nodes)
         first = np.arange(len(nodes)) - starts < self._keep
-        self._nodes, self._others, self._ranks = nodes[first], others[first], places[first]
+        self._nodes, self._others, self._ranks = nodes[first], neighbours[first], places[first]

@@ -42,9 +42,9 @@ class Edges(Table):
         wrong = np.zeros(len(rows), dtype=np.bool_)
         numbers = []
         for end in self._ends:
-            found = block[end.name]
-            coded, flags = cells.coded_numbers(found, _Number(), 0)
-            self.faults.note(end, flags, rows, cells.cell_at(found))
+            values = block[end.name]
+            coded, flags = cells.coded_numbers(values, _Number(), 0)
+            self.faults.note(end, flags, rows, cells.cell_at(values))
             wrong |= flags != 0
             numbers.append(coded.astype(np.int64))
         self.count += len(rows)

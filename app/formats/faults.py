@@ -61,14 +61,16 @@ class Faults:
 
     def details(self, order: Sequence[Wanted]) -> list[dict[str, Any]]:
         """One entry of a problem's `errors` for each column with unusable cells."""
-        found = []
+        details = []
         for column in sorted(self._counts, key=order.index):
             counts = self._counts[column]
-            said = ", ".join(f"{count} {what}" for what, count in zip(REASONS, counts.tolist(), strict=True) if count)
-            detail = f"column {column.name!r}: {said}"
+            listed = ", ".join(
+                f"{count} {reason}" for reason, count in zip(REASONS, counts.tolist(), strict=True) if count
+            )
+            detail = f"column {column.name!r}: {listed}"
             total = int(counts.sum())
-            found.append({"pointer": column.pointer, "detail": detail, "column": column.name, "count": total})
-        return found
+            details.append({"pointer": column.pointer, "detail": detail, "column": column.name, "count": total})
+        return details
 
     def refuse(self, file: str, order: Sequence[Wanted]) -> None:
         """Raises InvalidRequest if there are faults: columns with counts, and the first rows with values."""

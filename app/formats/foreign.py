@@ -34,9 +34,9 @@ def what_else(path: Named, format: TableFormat) -> str | None:
     with path.open("rb") as file:
         head = file.read(LOOKED_AT_BYTES)
     reader = reader_of(format)
-    for beginning, what in BEGINNINGS:
+    for beginning, kind in BEGINNINGS:
         if head.startswith(beginning):
-            return None if beginning in reader.begins else what
+            return None if beginning in reader.begins else kind
     if reader.is_text and b"\x00" in head.partition(b"\n")[0]:
         return "not text: there are NUL bytes in its first line"
     return None

@@ -70,8 +70,8 @@ def read(path: Named, records: Records) -> None:
             continue
         decoded += image.nbytes
         if decoded > records.max_unpacked_bytes:
-            most = records.max_unpacked_bytes
-            raise records.broken(f"its images unpack to more than {most} bytes, which is the most that is allowed")
+            limit = records.max_unpacked_bytes
+            raise records.broken(f"its images unpack to more than {limit} bytes, which is the most that is allowed")
         classes.append(name.partition("/")[0])
         block.append(image)
         if len(block) * image.size >= HELD:
@@ -80,8 +80,8 @@ def read(path: Named, records: Records) -> None:
     if block:
         hand_on()
     if decoder.faults:
-        said = ", ".join(f"{count} {what}" for what, count in decoder.faults.items())
-        raise records.broken(f"files that cannot be used: {said}")
+        listed = ", ".join(f"{count} {reason}" for reason, count in decoder.faults.items())
+        raise records.broken(f"files that cannot be used: {listed}")
 
 
 class Decoder:
@@ -137,8 +137,8 @@ def _of_zip(path: Named, records: Records, faults: Counter[str]) -> Iterator[Fil
                     continue
                 unpacked += member.file_size
                 if unpacked > records.max_unpacked_bytes:
-                    most = records.max_unpacked_bytes
-                    raise records.broken(f"it unpacks to more than {most} bytes, which is the most that is allowed")
+                    limit = records.max_unpacked_bytes
+                    raise records.broken(f"it unpacks to more than {limit} bytes, which is the most that is allowed")
                 with archive.open(member) as image:
                     content = image.read(member.file_size + 1)
                 yield _plain(member.filename), content

@@ -140,8 +140,8 @@ class Split:
             return [(self._names[0], without_last(part)), ("holdout", part)]
         if self._fraction is None:
             return [(self._names[0], part)]
-        held = in_holdout(_split_of(piece), self._fraction)
-        return [(self._names[0], chosen(part, ~held)), ("holdout", chosen(part, held))]
+        is_holdout = in_holdout(_split_of(piece), self._fraction)
+        return [(self._names[0], chosen(part, ~is_holdout)), ("holdout", chosen(part, is_holdout))]
 
 
 @dataclass(frozen=True)
@@ -205,24 +205,24 @@ class Bounded:
         numbers, words = np.concatenate(self._of), np.concatenate(self._words)
         names = list(self._numbers)
         digests = units.of_users(names, self.keys)
-        known = units.known(digests, self.earlier.people)
-        stays = users.kept(numbers, words, self.most - known.kept)
+        people = units.known(digests, self.earlier.people)
+        stays = users.kept(numbers, words, self.most - people.kept)
         sides = users.sides(names, self.keys)
         new = units.FIRST_NUMBER * (self.earlier.place + 1) + np.arange(len(names))
-        shown = np.where(known.numbers < 0, new, known.numbers)
+        people_numbers = np.where(people.numbers < 0, new, people.numbers)
         counts = np.bincount(numbers[stays], minlength=len(names))
-        self._people = (digests, shown, counts)
+        self._people = (digests, people_numbers, counts)
         start = 0
         for part in spool.chunks():
             end = start + len(part.y)
-            own, kept = numbers[start:end], stays[start:end]
-            left = chosen(replace(part, user=shown[own]), kept)
-            side = sides[own[kept]]
+            block_numbers, within = numbers[start:end], stays[start:end]
+            left = chosen(replace(part, user=people_numbers[block_numbers]), within)
+            side = sides[block_numbers[within]]
             self.split.add(Piece(left, split=side))
             start = end
         remove_part(self.folder / SPOOL)
         parts = self.split.close()
-        over, returning = np.count_nonzero(~stays), np.count_nonzero(known.numbers >= 0)
+        over, returning = np.count_nonzero(~stays), np.count_nonzero(people.numbers >= 0)
         return replace(parts, over=int(over), returning=int(returning), row_squares=int(np.sum(counts**2)))
 
     def abandon(self) -> None:

@@ -68,13 +68,13 @@ class Interacted(Table):
         self.faults.note(wanted, noted, rows, cell_at(cells))
         return codes, flags
 
-    def numbers(self, block: Mapping[str, Cells], rows: Rows, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def numbers(self, block: Mapping[str, Cells], rows: Rows, stays: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The numbers of the rows that are kept."""
-        self.dropped += int(np.count_nonzero(~kept))
+        self.dropped += int(np.count_nonzero(~stays))
         cells = block[self.label.name]
         values, flags = number_column(cells, self._number)
-        self.faults.note(self.label, np.where(kept, flags, 0), rows, cell_at(cells))
-        return values[kept]
+        self.faults.note(self.label, np.where(stays, flags, 0), rows, cell_at(cells))
+        return values[stays]
 
     def check(self) -> None:
         """Raises InvalidRequest with columns, counts and rows, if any cell cannot be used."""
@@ -99,17 +99,17 @@ class Ratings(Interacted):
 
     def add(self, block: Mapping[str, Cells], rows: Rows) -> None:
         """Adds ratings."""
-        found = [self.ids(*each, block, rows) for each in zip(self.features, self._coders, strict=True)]
-        kept = (found[0][1] == 0) & (found[1][1] == 0)
-        for (codes, _), indices, texts in zip(found, self._rows, self._texts, strict=True):
-            for index, text in compress(codes, kept):
+        coded_ids = [self.ids(*each, block, rows) for each in zip(self.features, self._coders, strict=True)]
+        stays = (coded_ids[0][1] == 0) & (coded_ids[1][1] == 0)
+        for (codes, _), indices, texts in zip(coded_ids, self._rows, self._texts, strict=True):
+            for index, text in compress(codes, stays):
                 indices.append(index)
                 texts.append(self._distinct.setdefault(text, text))
-        ratings = self.numbers(block, rows, kept)
+        ratings = self.numbers(block, rows, stays)
         self.count += len(ratings)
         low, high = self._scale
         flags = np.where((ratings < low) | (ratings > high), FLAGS["outside the declared scale"], np.int8(0))
-        self.faults.note(self.label, flags, rows[kept], lambda place: ratings[place])
+        self.faults.note(self.label, flags, rows[stays], lambda place: ratings[place])
         self._ratings.frombytes(ratings.tobytes())
 
     def check(self) -> None:

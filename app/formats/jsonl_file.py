@@ -24,7 +24,7 @@ MAX_LINE_BYTES = 32 * 1024 * 1024
 def read(path: Named, table: Table) -> None:
     """Reads a JSON-lines file; rejects lines longer than MAX_LINE_BYTES."""
     names, seen, first = table.names, set[str](), 1
-    block, held = list[dict[str, Any]](), 0
+    block, block_bytes = list[dict[str, Any]](), 0
 
     def hand_on() -> None:
         columns = {name: arrow_or_list([each.get(name) for each in block]) for name in names}
@@ -36,10 +36,10 @@ def read(path: Named, table: Table) -> None:
         elif not seen.issuperset(names):
             seen.update(value.keys() & set(names))
         block.append(value)
-        held += size
-        if held >= records.HELD:
+        block_bytes += size
+        if block_bytes >= records.HELD:
             hand_on()
-            first, block, held = first + len(block), [], 0
+            first, block, block_bytes = first + len(block), [], 0
     if block:
         hand_on()
     if first > 1 or block:

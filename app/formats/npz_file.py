@@ -78,9 +78,9 @@ def _read_blocks(records: Records, x: _Array, y: _Array, users: Sequence[_Array]
     for start in range(0, x.shape[0], step):
         count = min(step, x.shape[0] - start)
         labels = _listed(y.rows(count), records, records.label)
-        named = [_listed(array.rows(count), records, records.features[1]) for array in users]
+        names = [_listed(array.rows(count), records, records.features[1]) for array in users]
         rows = np.arange(start + 1, start + count + 1)
-        records.add_tensor(x.rows(count).reshape(count, width), labels, named[0] if named else None, rows)
+        records.add_tensor(x.rows(count).reshape(count, width), labels, names[0] if names else None, rows)
     for array in (x, y, *users):
         array.end()
 
@@ -112,8 +112,8 @@ class _Array:
             raise records.broken(f"the array {wanted.name!r} is not in NPY format 1 or 2") from None
         dtype = self._dtype
         if dtype.kind not in kinds or dtype.hasobject or dtype.itemsize == 0:
-            what = "objects, which would need pickle" if dtype.hasobject else f"values of type {str(dtype)[:40]}"
-            raise records.unsuited(wanted, f"holds {what}; numbers are needed")
+            problem = "objects, which would need pickle" if dtype.hasobject else f"values of type {str(dtype)[:40]}"
+            raise records.unsuited(wanted, f"holds {problem}; numbers are needed")
         if any(size < 0 for size in self.shape):  # numpy's header reader takes any integers
             raise records.broken(f"the array {wanted.name!r} has the shape {self.shape}")
         if math.prod(self.shape) * dtype.itemsize > member.file_size:

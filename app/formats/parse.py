@@ -127,18 +127,20 @@ def parse(request: dict[str, Any]) -> dict[str, Any]:
         raise
 
 
-def _parse(asked: ParseRequest) -> ParsedFiles:
-    spec, keys = asked.spec, digests.Keys(bytes.fromhex(asked.keys.split), bytes.fromhex(asked.keys.content))
-    earlier = Earlier(asked.place, tuple(_saved(each) for each in asked.earlier))
-    to = Output(Path(asked.output_dir), keys, _seal(asked.seal), asked.slots, earlier, Room(asked.reserve_bytes))
-    file = readable(Path(asked.file), _key(asked.opens.file))
-    edges = _edges(asked)
-    data = _parsed(asked, file, "file", to, edges)
+def _parse(request: ParseRequest) -> ParsedFiles:
+    spec, keys = request.spec, digests.Keys(bytes.fromhex(request.keys.split), bytes.fromhex(request.keys.content))
+    earlier = Earlier(request.place, tuple(_saved(each) for each in request.earlier))
+    to = Output(
+        Path(request.output_dir), keys, _seal(request.seal), request.slots, earlier, Room(request.reserve_bytes)
+    )
+    file = readable(Path(request.file), _key(request.opens.file))
+    edges = _edges(request)
+    data = _parsed(request, file, "file", to, edges)
     sha256 = digests.file_sha256(file)
     contents, parts, extra = _contents("data", file, sha256, data, to.keys), data.parts.written, None
-    if asked.holdout_file is not None:
-        file = readable(Path(asked.holdout_file), _key(asked.opens.holdout_file))
-        extra = _parsed(asked, file, "holdout_file", to, edges)
+    if request.holdout_file is not None:
+        file = readable(Path(request.holdout_file), _key(request.opens.holdout_file))
+        extra = _parsed(request, file, "holdout_file", to, edges)
         contents += _contents("holdout", file, digests.file_sha256(file), extra, to.keys)
         parts = parts | extra.parts.written
         _check_widths(data, extra)
@@ -160,27 +162,27 @@ def _parse(asked: ParseRequest) -> ParsedFiles:
         counts=_counts(data, extra, counted),
         warnings=(*_warnings(spec, data, extra, counted), *(() if edges is None else edges.warnings())),
     )
-    for each in (data, extra):
-        if each is not None:
-            each.contents.remove()
+    for arrived in (data, extra):
+        if arrived is not None:
+            arrived.contents.remove()
     return parsed
 
 
-def _unpacked_limit(asked: ParseRequest, name: str) -> int:
+def _unpacked_limit(request: ParseRequest, name: str) -> int:
     """What a file of n bytes may unpack to: min(`max_unpacked_bytes`, max(64 MiB, ratio · n)).
 
     A small file that unpacks to much would hold a reader for long. Pictures are exempt: a plain one is honest.
     """
-    if asked.spec.format == "images":
-        return asked.max_unpacked_bytes
-    by_ratio = int(asked.max_unpack_ratio * Path(getattr(asked, name)).stat().st_size)
-    return min(asked.max_unpacked_bytes, max(UNPACKED_FREELY_BYTES, by_ratio))
+    if request.spec.format == "images":
+        return request.max_unpacked_bytes
+    by_ratio = int(request.max_unpack_ratio * Path(getattr(request, name)).stat().st_size)
+    return min(request.max_unpacked_bytes, max(UNPACKED_FREELY_BYTES, by_ratio))
 
 
 def _check_widths(data: Parsed, extra: Parsed) -> None:
-    mine, theirs = data.parts.layout.features, extra.parts.layout.features
-    if theirs != mine:
-        detail = f"its records have {theirs} features, but those of the data have {mine}"
+    mine, extra_features = data.parts.layout.features, extra.parts.layout.features
+    if extra_features != mine:
+        detail = f"its records have {extra_features} features, but those of the data have {mine}"
         raise InvalidRequest.at("/holdout_file", detail)
 
 
@@ -188,21 +190,21 @@ def _saved(people: SealedPart) -> Saved:
     return Saved(readable(Path(people.path), _key(people.key)), people.sha256)
 
 
-def _edges(asked: ParseRequest) -> Edges | None:
+def _edges(request: ParseRequest) -> Edges | None:
     """The file of edges, read; None without one."""
-    features = asked.spec.features
-    if asked.edges_file is None or not isinstance(features, NodeColumns) or features.edges is None:
+    features = request.spec.features
+    if request.edges_file is None or not isinstance(features, NodeColumns) or features.edges is None:
         return None
-    edges = Edges(asked.spec, features.edges, _unpacked_limit(asked, "edges_file"), Lists(features.keep))
-    _fill(asked.spec, readable(Path(asked.edges_file), _key(asked.opens.edges_file)), edges)
+    edges = Edges(request.spec, features.edges, _unpacked_limit(request, "edges_file"), Lists(features.keep))
+    _fill(request.spec, readable(Path(request.edges_file), _key(request.opens.edges_file)), edges)
     edges.check()
     return edges
 
 
-def _parsed(asked: ParseRequest, path: Named, name: str, to: Output, edges: Edges | None) -> Parsed:
-    spec, max_unpacked_bytes = asked.spec, _unpacked_limit(asked, name)
-    contents = Contents(to.folder, name, to.keys, Needs.of(asked, name), to.room, to.seal)
-    kept = _destination(spec, name, to)
+def _parsed(request: ParseRequest, path: Named, name: str, to: Output, edges: Edges | None) -> Parsed:
+    spec, max_unpacked_bytes = request.spec, _unpacked_limit(request, name)
+    contents = Contents(to.folder, name, to.keys, Needs.of(request, name), to.room, to.seal)
+    destination = _destination(spec, name, to)
     try:
         table: Table
         users = None
@@ -213,25 +215,29 @@ def _parsed(asked: ParseRequest, path: Named, name: str, to: Output, edges: Edge
             interactions.read(path, found)
             found.check()
             messages = Messages.joined(found.contents())
-            kept.add(Piece(found.part(), split=contents.add(messages, messages)))
+            destination.add(Piece(found.part(), split=contents.add(messages, messages)))
             users = units.of_users(found.users, to.keys) if isinstance(found, History) else None
         else:
             lists = None if edges is None else edges.lists
             table = records = Records(
-                spec, name, max_unpacked_bytes, lambda taken: kept.add(_piece(spec, records, taken, contents)), lists
+                spec,
+                name,
+                max_unpacked_bytes,
+                lambda taken: destination.add(_piece(spec, records, taken, contents)),
+                lists,
             )
             _fill(spec, path, records)
             records.check()
-        parts = kept.close()
+        parts = destination.close()
         contents.close()
-        if isinstance(kept, Bounded):
-            return Parsed(parts, contents, kept.save_people, table.dropped, table.warnings())
-        named = contents.units if users is None else [Ascending.of(users)]
+        if isinstance(destination, Bounded):
+            return Parsed(parts, contents, destination.save_people, table.dropped, table.warnings())
+        unit_lists = contents.units if users is None else [Ascending.of(users)]
         return Parsed(
-            parts, contents, lambda file: units.save(file, named or (), to.seal), table.dropped, table.warnings()
+            parts, contents, lambda file: units.save(file, unit_lists or (), to.seal), table.dropped, table.warnings()
         )
     finally:
-        kept.abandon()
+        destination.abandon()
 
 
 def _destination(spec: DatasetSpec, name: str, to: Output) -> Split | Bounded:
@@ -241,10 +247,10 @@ def _destination(spec: DatasetSpec, name: str, to: Output) -> Split | Bounded:
     fraction = spec.holdout.fraction if isinstance(spec.holdout, SplitHoldout) else None
     last_item, slots = isinstance(spec.holdout, LastItemHoldout), partial(_slots_on_disk, spec, to.slots)
     split = Split(to.folder, "train", fraction, to.room, last_item=last_item, slots=slots, key=to.seal)
-    most = spec.privacy.max_records_per_user
-    if spec.privacy.user_column is None or most is None:
+    limit = spec.privacy.max_records_per_user
+    if spec.privacy.user_column is None or limit is None:
         return split
-    return Bounded(split, to.folder, most, to.keys, to.seal, to.earlier)
+    return Bounded(split, to.folder, limit, to.keys, to.seal, to.earlier)
 
 
 def _slots_on_disk(spec: DatasetSpec, slots: Slots | None, layout: Layout) -> Mapping[str, int]:
@@ -298,12 +304,12 @@ def _names(features: Features, width: int) -> list[str] | None:
     return [*features.names, *(f"{LAST}{place:06}" for place in range(len(features.names), width))]
 
 
-def _seal(asked: SealKey | None) -> DataKey | None:
-    return None if asked is None else DataKey(bytes.fromhex(asked.key), bytes.fromhex(asked.wrap))
+def _seal(seal: SealKey | None) -> DataKey | None:
+    return None if seal is None else DataKey(bytes.fromhex(seal.key), bytes.fromhex(seal.wrap))
 
 
-def _key(asked: str | None) -> bytes | None:
-    return None if asked is None else bytes.fromhex(asked)
+def _key(key: str | None) -> bytes | None:
+    return None if key is None else bytes.fromhex(key)
 
 
 def _float32(matrix: NDArray[Any]) -> NDArray[np.float32]:
@@ -350,28 +356,28 @@ def _contents(
     earlier = parsed.contents.earlier_hmac()
     if earlier is None:
         return new
-    before = ContentHash(part=part, kind="file", hmac=digests.file_hmac(file, keys))
-    return (*new, before, ContentHash(part=part, kind="records", hmac=earlier))
+    own_hash = ContentHash(part=part, kind="file", hmac=digests.file_hmac(file, keys))
+    return (*new, own_hash, ContentHash(part=part, kind="records", hmac=earlier))
 
 
 def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: dict[str, int]) -> tuple[str, ...]:
     warnings = [*data.warnings, *(extra.warnings if extra is not None else ())]
-    declared, found = spec.privacy.records, data.parts.all_units
+    declared, unit_count = spec.privacy.records, data.parts.all_units
     noun = "users" if data.parts.layout.users else "records"
-    if declared is not None and abs(found - declared) > DEVIATION * declared:
+    if declared is not None and abs(unit_count - declared) > DEVIATION * declared:
         warnings.append(
-            f"the file holds {found} {noun}; you declared {declared}: sampling rates, step sizes and scores use the "
+            f"the file holds {unit_count} {noun}; you declared {declared}: sampling rates, step sizes and scores use the "
             "declared number"
         )
-    if declared == found != rounded(found):
+    if declared == unit_count != rounded(unit_count):
         warnings.append(
-            f"you declared the exact number of {noun}, {found}, which makes it public: a rounded one, such as "
-            f"{rounded(found)}, shows less"
+            f"you declared the exact number of {noun}, {unit_count}, which makes it public: a rounded one, such as "
+            f"{rounded(unit_count)}, shows less"
         )
     if data.parts.over:
-        over, most = data.parts.over, spec.privacy.max_records_per_user
-        where = " in all blocks together" if data.parts.returning else ""
-        warnings.append(f"{over} records of users with more than {most}{where} are left out")
+        over, limit = data.parts.over, spec.privacy.max_records_per_user
+        place = " in all blocks together" if data.parts.returning else ""
+        warnings.append(f"{over} records of users with more than {limit}{place} are left out")
     if data.parts.returning:
         warnings.append(f"{data.parts.returning} users are in earlier blocks too: tell nobody else")
     warnings += [f"the {name} part holds no record" for name, count in counted.items() if not count]

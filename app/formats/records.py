@@ -80,8 +80,8 @@ class Table:
         twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
             raise self.broken(f"column names must be unique; more than once: {_shown(twice)}")
-        there = set(names)
-        absent = [wanted for wanted in self.wanted if wanted.name not in there]
+        present = set(names)
+        absent = [wanted for wanted in self.wanted if wanted.name not in present]
         if absent:
             errors = [
                 {"pointer": each.pointer, "detail": f"there is no column {each.name!r}", "column": each.name}
@@ -176,8 +176,8 @@ class Records(Table):
         )
         self._nodes: list[NDArray[np.int64]] = []  # the numbers of the ids that are there
         self._lists = lists
-        named = [] if self._graph is None else [self._node, *([self._named] if lists is None else [])]
-        wanted = [*self._features, *named, *([self._user] if self._user else [])]
+        id_columns = [] if self._graph is None else [self._node, *([self._named] if lists is None else [])]
+        wanted = [*self._features, *id_columns, *([self._user] if self._user else [])]
         super().__init__(spec.format, file, max_unpacked_bytes, wanted, label)
         self.spec, self.sink = spec, sink
         self.drops_rows = spec.wrong_rows == "drop"
@@ -246,10 +246,10 @@ class Records(Table):
             self.faults.note(array, flags, rows[at], lambda place: values[place])
             wrong |= bad.any(axis=1)
         y = self._labels(cells.arrow_or_list(labels), rows, wrong)
-        named = None
+        names = None
         if self._user is not None:
-            named = self._users(self._user, cells.arrow_or_list(users or []), rows, wrong)
-        self._hand_on(Taken(None, matrix, matrix, y, named), wrong)
+            names = self._users(self._user, cells.arrow_or_list(users or []), rows, wrong)
+        self._hand_on(Taken(None, matrix, matrix, y, names), wrong)
 
     def check(self) -> None:
         """Raises InvalidRequest with columns, counts and rows, if any cell cannot be used."""
@@ -266,8 +266,8 @@ class Records(Table):
         """What was dropped, by column. For the owner alone."""
         if not self.dropped:
             return []
-        told = "; ".join(each["detail"] for each in self.faults.details(self.wanted))
-        return [f"{self.dropped} rows that cannot be used are left out" + (f": {told}" if told else "")]
+        details = "; ".join(each["detail"] for each in self.faults.details(self.wanted))
+        return [f"{self.dropped} rows that cannot be used are left out" + (f": {details}" if details else "")]
 
     def _hand_on(self, taken: Taken, wrong: NDArray[np.bool_]) -> None:
         if self.drops_rows and wrong.any():
@@ -279,19 +279,19 @@ class Records(Table):
         if len(taken.y) and (self.drops_rows or not self.faults):
             self.sink(taken)
 
-    def _note(self, column: Wanted, flags: Flags, rows: Rows, wrong: NDArray[np.bool_], found: Cells) -> None:
-        self.faults.note(column, flags, rows, cells.cell_at(found))
+    def _note(self, column: Wanted, flags: Flags, rows: Rows, wrong: NDArray[np.bool_], values: Cells) -> None:
+        self.faults.note(column, flags, rows, cells.cell_at(values))
         wrong |= flags != 0
 
     def _texts(self, column: Wanted, block: Mapping[str, Cells], rows: Rows, wrong: NDArray[np.bool_]) -> list[str]:
-        found = block[column.name]
-        texts, flags = cells.texts(found)
-        self._note(column, flags, rows, wrong, found)
+        values = block[column.name]
+        texts, flags = cells.texts(values)
+        self._note(column, flags, rows, wrong, values)
         return texts
 
-    def _users(self, column: Wanted, found: Cells, rows: Rows, wrong: NDArray[np.bool_]) -> list[str]:
-        users, flags = cells.coded(found, UserCoder(), "")
-        self._note(column, flags, rows, wrong, found)
+    def _users(self, column: Wanted, values: Cells, rows: Rows, wrong: NDArray[np.bool_]) -> list[str]:
+        users, flags = cells.coded(values, UserCoder(), "")
+        self._note(column, flags, rows, wrong, values)
         return users
 
     def _ids(
@@ -300,21 +300,21 @@ class Records(Table):
         """Each node's number, and those of the first that it names, as they are stored."""
         nodes = self._users(self._node, block[self._node.name], rows, wrong)
         if self._lists is not None:
-            own = np.array([number_of(each) for each in nodes], dtype=np.int64)
-            return stored_numbers(np.concatenate([own[:, None], self._lists.of(own)], axis=1))
-        found = block[self._named.name]
-        named, flags = cells.coded(found, NamesCoder(), [])
-        self._note(self._named, flags, rows, wrong, found)
-        numbers = [[number_of(own), *kept(own, each, graph.keep)] for own, each in zip(nodes, named, strict=True)]
+            own_numbers = np.array([number_of(each) for each in nodes], dtype=np.int64)
+            return stored_numbers(np.concatenate([own_numbers[:, None], self._lists.of(own_numbers)], axis=1))
+        values = block[self._named.name]
+        lists, flags = cells.coded(values, NamesCoder(), [])
+        self._note(self._named, flags, rows, wrong, values)
+        numbers = [[number_of(node), *kept(node, each, graph.keep)] for node, each in zip(nodes, lists, strict=True)]
         return stored_ids(numbers, graph.keep)
 
-    def _labels(self, found: Cells, rows: Rows, wrong: NDArray[np.bool_]) -> NDArray[Any]:
+    def _labels(self, values: Cells, rows: Rows, wrong: NDArray[np.bool_]) -> NDArray[Any]:
         y: NDArray[Any]
         if self.classes is None:
-            y, flags = cells.number_column(found, self._number)
+            y, flags = cells.number_column(values, self._number)
         else:
-            y, flags = cells.coded_numbers(found, self.classes, 0)
-        self._note(self.label, flags, rows, wrong, found)
+            y, flags = cells.coded_numbers(values, self.classes, 0)
+        self._note(self.label, flags, rows, wrong, values)
         return y
 
     def _table(
@@ -323,14 +323,16 @@ class Records(Table):
         """A table's cells as they are stored, and their contents for digests."""
         stored, contents = (np.empty((len(rows), len(self._coders))) for _ in range(2))
         for place, (coder, content) in enumerate(self._coders):
-            found = block[coder.column.name]
+            values = block[coder.column.name]
             if isinstance(coder.column, NumberColumn):
-                stored[:, place], flags = cells.number_column(found, coder, typed=False)
+                stored[:, place], flags = cells.number_column(values, coder, typed=False)
             else:
-                codes, flags = cells.coded_numbers(found, coder, np.nan)
+                codes, flags = cells.coded_numbers(values, coder, np.nan)
                 stored[:, place] = codes
-            contents[:, place] = stored[:, place] if content is None else cells.coded_numbers(found, content, np.nan)[0]
-            self._note(self._features[place], flags, rows, wrong, found)
+            contents[:, place] = (
+                stored[:, place] if content is None else cells.coded_numbers(values, content, np.nan)[0]
+            )
+            self._note(self._features[place], flags, rows, wrong, values)
         return stored, contents
 
 

@@ -14,9 +14,9 @@ def recount(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DataDamagedError: a part is missing or differs from the registered one.
     """
-    asked = RecountRequest.model_validate(request)
-    holdout = None if asked.holdout is None else _count(asked.holdout)
-    return PartCounts(train=_count(asked.train), holdout=holdout).model_dump(mode="json")
+    question = RecountRequest.model_validate(request)
+    holdout = None if question.holdout is None else _count(question.holdout)
+    return PartCounts(train=_count(question.train), holdout=holdout).model_dump(mode="json")
 
 
 def _count(part: SealedPart) -> PartCount:

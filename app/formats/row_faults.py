@@ -43,11 +43,11 @@ class RowFault:
 
     @property
     def _detail(self) -> str:
-        where = f"{self.place} {self.number}"
+        place = f"{self.place} {self.number}"
         if self.column is None:
-            return f"{where} {self.reason}"
+            return f"{place} {self.reason}"
         is_quoted = self.value is not None and self.reason != "missing"
-        return f"{where}, column {self.column!r}: " + (f"{self.value!r} is {self.reason}" if is_quoted else self.reason)
+        return f"{place}, column {self.column!r}: " + (f"{self.value!r} is {self.reason}" if is_quoted else self.reason)
 
 
 def without_value(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,12 +50,12 @@ class History(Interacted):
         """Adds rows."""
         users, wrong_users = self.ids(self.features[0], AnyId(), block, rows)
         items, wrong_items = self.ids(self.features[1], self._items, block, rows)
-        kept = (wrong_users == 0) & (wrong_items == 0)
-        for user, (item, text) in compress(zip(users, items, strict=True), kept):
+        good = (wrong_users == 0) & (wrong_items == 0)
+        for user, (item, text) in compress(zip(users, items, strict=True), good):
             self._user_of.append(self._users.setdefault(user, len(self._users)))
             self._item_of.append(item)
             self._texts.append(self._distinct.setdefault(text, text))
-        self._times.frombytes(self.numbers(block, rows, kept).tobytes())
+        self._times.frombytes(self.numbers(block, rows, good).tobytes())
 
     def check(self) -> None:
         """See Interacted."""
@@ -94,21 +94,21 @@ class History(Interacted):
     def _kept(self) -> NDArray[np.bool_]:
         """The rows of users with enough of them; for a core, of items with enough too."""
         users, items = (np.frombuffer(rows, dtype=np.int32) for rows in (self._user_of, self._item_of))
-        kept = np.bincount(users)[users] >= self._least
+        good = np.bincount(users)[users] >= self._least
         while self._core is not None:
-            counts = [np.bincount(of, weights=kept)[of] for of in (users, items)]
-            rest = kept & (counts[0] >= self._core) & (counts[1] >= self._core)
-            if (rest == kept).all():
+            counts = [np.bincount(ids, weights=good)[ids] for ids in (users, items)]
+            rows = good & (counts[0] >= self._core) & (counts[1] >= self._core)
+            if (rows == good).all():
                 break
-            kept = rest
-        return kept
+            good = rows
+        return good
 
     def _ordered(self) -> NDArray[np.int64]:
         """The kept rows, ordered by user, time, and the hash where both are equal."""
         users, times = np.frombuffer(self._user_of, dtype=np.int32), np.frombuffer(self._times)
         order = np.lexsort((times, users))
-        alike = (np.diff(users[order]) == 0) & (np.diff(times[order]) == 0)
-        tied = order[np.append(alike, False) | np.append(False, alike)]
+        same_time = (np.diff(users[order]) == 0) & (np.diff(times[order]) == 0)
+        tied = order[np.append(same_time, False) | np.append(False, same_time)]
         ranks: NDArray[np.uint64] = np.zeros(len(users), dtype=np.uint64)
         names = list(self._users)
         for row in tied.tolist():

@@ -75,8 +75,8 @@ class RandomSlots:
         while len(self._ready) < count:
             if self._at >= len(self._mask):
                 raise ValueError("there are more records than slots")
-            more = np.flatnonzero(self._mask[self._at : self._at + DRAWN]) + self._at
-            self._ready = np.concatenate([self._ready, more])
+            drawn = np.flatnonzero(self._mask[self._at : self._at + DRAWN]) + self._at
+            self._ready = np.concatenate([self._ready, drawn])
             self._at += DRAWN
         following, self._ready = self._ready[:count], self._ready[count:]
         return following
@@ -97,8 +97,8 @@ def _uniform(count: int, below: int, source: Source) -> NDArray[np.int64]:
     last = np.uint64(2**64 - 2**64 % below - 1)
     words = np.empty(0, dtype=np.uint64)
     while len(words) < count:
-        more = np.frombuffer(source(8 * (count - len(words))), dtype="<u8")
-        words = np.concatenate([words, more[more <= last]])
+        words_drawn = np.frombuffer(source(8 * (count - len(words))), dtype="<u8")
+        words = np.concatenate([words, words_drawn[words_drawn <= last]])
     return (words % np.uint64(below)).astype(np.int64)
 
 
@@ -170,8 +170,8 @@ class SlotWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in self._buckets:
-            each.__exit__(kind, error, trace)
+        for bucket in self._buckets:
+            bucket.__exit__(kind, error, trace)
 
     def add(self, part: StoredPart) -> None:
         """Adds records in any order. Raises as PartWriter.add."""
@@ -194,18 +194,18 @@ class SlotWriter:
 
     def _ordered(self, buckets: Iterable[Bucket]) -> Iterator[StoredPart]:
         """All records of the buckets, each bucket's in random order. Removes each bucket once it is in memory."""
-        for each in buckets:
-            file = each.open(self._key)
-            if each.path.stat().st_size <= SORTED_BYTES or len(file) <= 1:
+        for bucket in buckets:
+            file = bucket.open(self._key)
+            if bucket.path.stat().st_size <= SORTED_BYTES or len(file) <= 1:
                 part = taken(file.whole(), random_order(len(file), self._source))
-                remove_part(each.path)
+                remove_part(bucket.path)
                 yield part
                 continue
-            smaller = self._division(each.path)
+            smaller = self._division(bucket.path)
             for part in file.chunks():
                 self._divide(part, smaller)
-            remove_part(each.path)
-            yield from self._ordered(self._closed(each.path, smaller))
+            remove_part(bucket.path)
+            yield from self._ordered(self._closed(bucket.path, smaller))
 
     def _division(self, path: Path) -> list[PartWriter]:
         return [PartWriter(each, self._layout, room=self._room, key=self._key, temporary=True) for each in _names(path)]

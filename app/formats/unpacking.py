@@ -64,18 +64,18 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         try:
-            found = self._archive.read(len(buffer))
+            piece = self._archive.read(len(buffer))
         except (EOFError, OSError, zlib.error):
             name = "gzip" if self._kind == "gzip" else "Zstandard"
             raise self._table.broken(f"it is not an intact {name} archive") from None
-        self._read += len(found)
+        self._read += len(piece)
         if self._read > self._table.max_unpacked_bytes:
-            most = self._table.max_unpacked_bytes
+            limit = self._table.max_unpacked_bytes
             raise self._table.broken(
-                f"it unpacks to more than {most} bytes, the most that is allowed for a file of its size"
+                f"it unpacks to more than {limit} bytes, the most that is allowed for a file of its size"
             )
-        buffer[: len(found)] = found
-        return len(found)
+        buffer[: len(piece)] = piece
+        return len(piece)
 
     def close(self) -> None:
         if not self.closed:

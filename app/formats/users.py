@@ -24,8 +24,8 @@ def numbered(users: Sequence[str], numbers: dict[str, int]) -> NDArray[np.int64]
     return np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
 
 
-def kept(numbers: NDArray[np.int64], words: NDArray[np.uint64], most: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """True for the records that stay: of each user as many as `most` (users,) says, those with the smallest keyed
+def kept(numbers: NDArray[np.int64], words: NDArray[np.uint64], limits: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """True for the records that stay: of each user as many as `limits` (users,) says, those with the smallest keyed
     digests (n, 2).
 
     Equal records have equal digests; either may stay.
@@ -34,7 +34,7 @@ def kept(numbers: NDArray[np.int64], words: NDArray[np.uint64], most: NDArray[np
     counts = np.bincount(numbers)
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     stays = np.empty(len(order), dtype=np.bool_)
-    stays[order] = place < most[numbers[order]]
+    stays[order] = place < limits[numbers[order]]
     return stays
 
 

@@ -83,8 +83,8 @@ class GrantList(Document, Whole[GrantView]):
 def list_grants(dataset_id: str, db: Db, caller: CurrentKey) -> GrantList:
     """Lists every grant on a data set, oldest first."""
     with db.read() as session:
-        found = service.list_grants(session, caller, dataset_id)
-        return GrantList(items=[shown(grant, key) for grant, key in found])
+        grants = service.list_grants(session, caller, dataset_id)
+        return GrantList(items=[shown(grant, key) for grant, key in grants])
 
 
 @router.put("/{key_id}")
@@ -107,12 +107,12 @@ def set_grant(dataset_id: str, key_id: str, body: GrantRequest, db: Db, caller: 
     """Grants a key `view`, `train` or `charge`; replaces its earlier grant, with all its terms."""
     with db.write() as session:
         epsilon, terms = body.max_epsilon_per_job, body.terms
-        given = service.give(session, caller, dataset_id, key_id, body.access, epsilon, terms)
+        grant = service.give(session, caller, dataset_id, key_id, body.access, epsilon, terms)
         details: audit.Details = {"key": key_id, "access": body.access, "epsilon": epsilon}
         details |= cast(audit.Details, terms.model_dump(mode="json", exclude_defaults=True))
-        audit.record(session, "grant.set", given.grant.dataset_id, **details)
-        replaced = GrantRequest.of(given.replaced) if given.replaced is not None else None
-        return NewGrant(**dict(shown(given.grant, given.key)), replaced=replaced)
+        audit.record(session, "grant.set", grant.grant.dataset_id, **details)
+        replaced = GrantRequest.of(grant.replaced) if grant.replaced is not None else None
+        return NewGrant(**dict(shown(grant.grant, grant.key)), replaced=replaced)
 
 
 @router.delete("/{key_id}", status_code=204)

@@ -119,12 +119,12 @@ ACCESS = (
 )
 
 
-def access_in(caller: Caller, found: RowLike) -> Access | None:
+def access_in(caller: Caller, row: RowLike) -> Access | None:
     """The caller's access, from a row with the columns LOOKED_AT of the data set and of the caller's own grant.
 
     The columns are null where there is no grant, or no data set.
     """
-    return access_of(caller, found, found if found.access is not None else None)
+    return access_of(caller, row, row if row.access is not None else None)
 
 
 def access_of(caller: Caller, dataset: Dataset | RowLike, grant: Grant | RowLike | None) -> Access | None:
@@ -153,10 +153,10 @@ def find(
         Conflict: `not-ready`: its file is being read, or was rejected; told to its owner and admins alone.
         Forbidden: it may see it, but its access is less than `needed`.
     """
-    named = with_grants(caller).where(or_(Dataset.id == dataset, Dataset.name == dataset))
+    rows = with_grants(caller).where(or_(Dataset.id == dataset, Dataset.name == dataset))
     seen = [
         (row, access)
-        for row, grant in session.execute(named).all()
+        for row, grant in session.execute(rows).all()
         if (access := access_of(caller, row, grant)) is not None
     ]
     if not seen:
@@ -171,7 +171,7 @@ def find(
 def chosen(seen: Sequence[tuple[D, Access]], dataset: str) -> tuple[D, Access]:
     """The data set that an id or a name means, among those with it. One may have another's id as its name, from before
     such names were refused."""
-    return max(seen, key=lambda each: each[0].id == dataset)
+    return max(seen, key=lambda row: row[0].id == dataset)
 
 
 def refuse(session: Session, caller: Caller, dataset: str) -> NoReturn:
@@ -188,8 +188,8 @@ def refuse(session: Session, caller: Caller, dataset: str) -> NoReturn:
 
 def access_by_id(session: Session, caller: Caller, dataset_id: str) -> Access | None:
     """This key's access to the data set with this id, never one with this name; None if it may not see it."""
-    found = session.execute(ACCESS, {"dataset": dataset_id, "key": caller.id}).one_or_none()
-    return access_in(caller, found) if found is not None else None
+    row = session.execute(ACCESS, {"dataset": dataset_id, "key": caller.id}).one_or_none()
+    return access_in(caller, row) if row is not None else None
 
 
 def require(session: Session, caller: Caller, dataset: str, needed: Level, *, blocks: bool = False) -> Dataset:
@@ -270,21 +270,21 @@ def give(
             key that was revoked or has expired, a policy or a use of jobs that may not be submitted, a purpose that the
             data set does not list, or an end in the past.
     """
-    found = require(session, caller, dataset, "own")
+    row = require(session, caller, dataset, "own")
     # Two grants of one key at once take turns.
     key = locked(session, key_id)
     if key is None:
         raise NotFound(NO_SUCH_KEY)
-    _check_use(found, key, access, max_epsilon, terms)
-    grant = session.get(Grant, (found.id, key.id), populate_existing=True)
+    _check_use(row, key, access, max_epsilon, terms)
+    grant = session.get(Grant, (row.id, key.id), populate_existing=True)
     replaced = Policy.of(grant) if grant is not None else None
-    grant = grant or Grant(dataset_id=found.id, key_id=key.id)
+    grant = grant or Grant(dataset_id=row.id, key_id=key.id)
     grant.access, grant.max_epsilon_per_job = access, max_epsilon
     grant.ends_at, grant.persons = terms.ends_at, terms.persons or None
     grant.purpose, grant.permit = terms.purpose, terms.permit
     grant.created_at, grant.created_by = now(), caller.id
     session.add(grant)
-    _count(found)
+    _count(row)
     session.flush()
     return Given(grant, key, replaced)
 
@@ -295,14 +295,14 @@ def take_back(session: Session, caller: Caller, dataset: str, key_id: str) -> Da
     Raises:
         NotFound, Forbidden: as `find`; this key has no grant.
     """
-    found = require(session, caller, dataset, "own")
+    row = require(session, caller, dataset, "own")
     locked(session, key_id)  # as in `give`: the two take turns
-    grant = session.get(Grant, (found.id, key_id), populate_existing=True)
+    grant = session.get(Grant, (row.id, key_id), populate_existing=True)
     if grant is None:
         raise NotFound("this key has no grant on the data set")
     session.delete(grant)
-    _count(found)
-    return found
+    _count(row)
+    return row
 
 
 def _count(dataset: Dataset) -> None:
@@ -312,11 +312,11 @@ def _count(dataset: Dataset) -> None:
 
 def list_grants(session: Session, caller: Caller, dataset: str) -> list[tuple[Grant, ApiKey]]:
     """A data set's grants, oldest first, each with its key."""
-    found = require(session, caller, dataset, "own")
+    row = require(session, caller, dataset, "own")
     rows = (
         select(Grant, ApiKey)
         .join(ApiKey, ApiKey.id == Grant.key_id)
-        .where(Grant.dataset_id == found.id)
+        .where(Grant.dataset_id == row.id)
         .order_by(Grant.created_at, Grant.key_id)
     )
     return [(grant, key) for grant, key in session.execute(rows)]
@@ -329,8 +329,8 @@ def _owned(caller: Caller) -> ColumnElement[bool]:
 
 def own_datasets(session: Session, caller: Caller) -> dict[str, str]:
     """The names of the data sets on which a caller may grant, by their ids, in the order of names."""
-    whole = Dataset.parent_id.is_(None)
-    rows = session.execute(select(Dataset.id, Dataset.name).where(_owned(caller), whole).order_by(Dataset.name))
+    no_blocks = Dataset.parent_id.is_(None)
+    rows = session.execute(select(Dataset.id, Dataset.name).where(_owned(caller), no_blocks).order_by(Dataset.name))
     return {row.id: row.name for row in rows}
 
 
@@ -362,13 +362,13 @@ def check(access: Access | None, needed: Level) -> Access:
 def _check_read(session: Session, caller: Caller, dataset: str) -> None:
     """Raises Conflict if this is a registration of the caller that is no data set yet, or never."""
     reading = DatasetReading
-    named = or_(reading.id == dataset, reading.name == dataset)
-    asked = select(reading).where(named, reading.state != "ready").order_by(reading.holds_name.is_(None))
-    for found in session.scalars(asked):
-        is_told = found.parent_id is None or found.state != "rejected"  # of a refused block: its owner alone
-        if (caller.is_admin and is_told) or (caller.role in ("owner", "admin") and found.owner_key == caller.id):
-            why = "is being read" if found.state == "reading" else "was rejected: look at it"
-            raise Conflict("not-ready", f"the file of {found.name!r} {why}", dataset=found.id, state=found.state)
+    by_name = or_(reading.id == dataset, reading.name == dataset)
+    query = select(reading).where(by_name, reading.state != "ready").order_by(reading.holds_name.is_(None))
+    for row in session.scalars(query):
+        is_told = row.parent_id is None or row.state != "rejected"  # of a refused block: its owner alone
+        if (caller.is_admin and is_told) or (caller.role in ("owner", "admin") and row.owner_key == caller.id):
+            problem = "is being read" if row.state == "reading" else "was rejected: look at it"
+            raise Conflict("not-ready", f"the file of {row.name!r} {problem}", dataset=row.id, state=row.state)
 
 
 def _check(access: Access, needed: Level) -> None:

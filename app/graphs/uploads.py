@@ -76,9 +76,9 @@ def add(db: Database, settings: Settings, key_id: str, upload_id: str) -> Graph:
             created_at=at,
             used_at=at,
         )
-        found = _kept(db, settings, row, folder / graph_id)
+        graph = _kept(db, settings, row, folder / graph_id)
     resumable.consume(settings, upload_id)
-    return found
+    return graph
 
 
 def _copied(content: Named, file: Path, settings: Settings) -> str:
@@ -99,8 +99,8 @@ def _copied(content: Named, file: Path, settings: Settings) -> str:
 def _kept(db: Database, settings: Settings, row: Graph, folder: Path) -> Graph:
     """Publishes a graph's file and writes its row; or finds the key's row of the same content."""
     with db.read() as session:
-        if (before := row_of(session, row.key_id, row.sha256)) is not None:
-            return before
+        if (earlier := row_of(session, row.key_id, row.sha256)) is not None:
+            return earlier
     key, store = f"{GRAPHS}/{row.id}/{FILE}", objects.of(settings)
     keep(settings.storage_root, folder, row.id, GRAPHS)
     try:
@@ -108,19 +108,19 @@ def _kept(db: Database, settings: Settings, row: Graph, folder: Path) -> Graph:
         with db.write() as session:
             # The key's row is the lock: of two equal uploads one is kept.
             session.execute(select(ApiKey.id).where(ApiKey.id == row.key_id).with_for_update(key_share=True))
-            before = row_of(session, row.key_id, row.sha256)
-            if before is None:
+            earlier = row_of(session, row.key_id, row.sha256)
+            if earlier is None:
                 _require_room(session, row.key_id)
                 session.add(row)
                 audit.record(session, "graph.uploaded", row.id)
     except ServiceError:  # after any other, such as a connection lost at the commit, the row may be there
         store.remove(f"{GRAPHS}/{row.id}")
         raise
-    if before is not None:
+    if earlier is not None:
         store.remove(f"{GRAPHS}/{row.id}")
     elif objects.bucket_of(settings) is not None:
         Folder(settings.storage_root).remove(f"{GRAPHS}/{row.id}")  # it lies in the bucket now
-    return before or row
+    return earlier or row
 
 
 def _require_room(session: Session, key_id: str) -> None:
@@ -162,15 +162,15 @@ def _drop(session: Session, row: Graph) -> str:
     return f"{GRAPHS}/{row.id}"
 
 
-def sweep(db: Database, settings: Settings, before: datetime | None) -> None:
+def sweep(db: Database, settings: Settings, limit: datetime | None) -> None:
     """Removes uploads in pieces that have expired; deletes the graphs of revoked keys, and those that no job was
     submitted with since; removes what crashes left on this machine (not in a bucket).
 
     Args:
-        before: None: unused ones are kept.
+        limit: None: unused ones are kept.
     """
     resumable.sweep(settings)
-    unused = () if before is None else (Graph.used_at < before,)
+    unused = () if limit is None else (Graph.used_at < limit,)
     revoked = select(ApiKey.id).where(ApiKey.id == Graph.key_id, ApiKey.revoked_at.is_not(None)).exists()
     with db.read() as session:
         over = session.execute(select(Graph.key_id, Graph.sha256).where(or_(revoked, *unused)).limit(AT_ONCE)).all()

@@ -32,14 +32,14 @@ class Draws:
         self._count += 1
         return (float(int.from_bytes(digest[:7], "big") >> 3) + 0.5) * 2.0**-53
 
-    def log_uniform(self, least: float, most: float) -> float:
+    def log_uniform(self, low: float, high: float) -> float:
         """exp(U(ln least, ln most)), never outside the bounds."""
-        drawn = math.exp(math.log(least) + self.uniform() * (math.log(most) - math.log(least)))
-        return min(max(drawn, least), most)
+        drawn = math.exp(math.log(low) + self.uniform() * (math.log(high) - math.log(low)))
+        return min(max(drawn, low), high)
 
-    def log_uniform_int(self, least: int, most: int) -> int:
+    def log_uniform_int(self, low: int, high: int) -> int:
         """⌊exp(U(ln least, ln(most + 1)))⌋: each integer k with probability ln(1 + 1/k) / ln((most + 1)/least)."""
-        return min(max(math.floor(self.log_uniform(least, most + 1)), least), most)
+        return min(max(math.floor(self.log_uniform(low, high + 1)), low), high)
 
     def choice(self, among: Sequence[T]) -> T:
         """One of the values, each with the same probability."""

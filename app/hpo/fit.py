@@ -95,6 +95,6 @@ def _quadratic(xs: Sequence[float], rs: Sequence[float]) -> tuple[float, ...]:
     return r_a - first * a + second * a * b, first - second * (a + b), second
 
 
-def _rises(coefficients: Sequence[float], least: float, most: float) -> bool:
+def _rises(coefficients: Sequence[float], low: float, high: float) -> bool:
     """Returns True if a quadratic's slope is positive at both ends, hence between."""
-    return all(coefficients[1] + 2.0 * coefficients[2] * x > 0.0 for x in (least, most))
+    return all(coefficients[1] + 2.0 * coefficients[2] * x > 0.0 for x in (low, high))

@@ -68,11 +68,11 @@ def told(signal: float, rows: tuple[Kept, ...] = RUNS) -> tuple[float, float, fl
     >>> told(10.0, rows), told(1e9, rows)
     ((5.0, 2.0, 8.0), (2.0, 0.0, 4.0))
     """
-    least, most = rows[0], rows[-1]
-    if signal < least.signal:
-        raise ValueError(f"no run had a signal below {least.signal}")
-    if signal >= most.signal:
-        return most.below, most.low, most.high
+    first, last = rows[0], rows[-1]
+    if signal < first.signal:
+        raise ValueError(f"no run had a signal below {first.signal}")
+    if signal >= last.signal:
+        return last.below, last.low, last.high
     left, right = next(pair for pair in itertools.pairwise(rows) if signal <= pair[1].signal)
     share = math.log(signal / left.signal) / math.log(right.signal / left.signal)
 

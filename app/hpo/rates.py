@@ -187,8 +187,8 @@ class Resolved(Document):
         """Name, value and reason of each choice, for readers."""
         rate = None if self.learning_rate is None else Choice(value=self.learning_rate, because=self.because)
         numbers = (("steps", self.steps), ("clipping norm", self.max_grad_norm), ("learning rate", rate))
-        chosen = tuple((name, number.value, number.because) for name, number in numbers if number is not None)
-        return (*((part.name, part.value, part.because) for part in self.parts), *chosen)
+        told_numbers = tuple((name, number.value, number.because) for name, number in numbers if number is not None)
+        return (*((part.name, part.value, part.because) for part in self.parts), *told_numbers)
 
 
 class Rated(Document):
@@ -214,9 +214,9 @@ def settled(momentum: float, steps: int, *, free_step: bool = False) -> float:
         return math.sqrt((steps + 3.0 * free_step) / steps)
     # Each share is 1 − a βᵏ, and at least 1 − β: geometric sums, as T may be in the millions.
     a = 1.0 - (1.0 - momentum) * free_step / momentum
-    once = momentum * (1.0 - momentum**steps) / (1.0 - momentum)
+    lag = momentum * (1.0 - momentum**steps) / (1.0 - momentum)
     twice = momentum**2 * (1.0 - momentum ** (2 * steps)) / (1.0 - momentum**2)
-    return max(math.sqrt(max(0.0, (steps - 2.0 * a * once + a * a * twice) / steps)), 1.0 - momentum)
+    return max(math.sqrt(max(0.0, (steps - 2.0 * a * lag + a * a * twice) / steps)), 1.0 - momentum)
 
 
 def averaged(beta: float, steps: int) -> float:
@@ -235,33 +235,37 @@ def averaged(beta: float, steps: int) -> float:
     return math.sqrt(total / steps)
 
 
-def rate_of(optimizer: Ruled, of: PublicNumbers, constants: Constants = CALIBRATED) -> Choice:
+def rate_of(optimizer: Ruled, numbers: PublicNumbers, constants: Constants = CALIBRATED) -> Choice:
     """The rate of a linear model, or of a network's tangent features.
 
     >>> of = PublicNumbers(steps=50, expected_batch_size=20_000, noise_multiplier=26.4, max_grad_norm=1.0, length=1.0)
     >>> rate_of(DpSgd(momentum=0.9), of).value
     1.71
     """
-    root, x = math.sqrt(of.steps * optimizer.schedule.mean_square), constants.symbol
-    at = f"at {_numbers(of, x)}"
+    root, x = math.sqrt(numbers.steps * optimizer.schedule.mean_square), constants.symbol
+    at = f"at {_numbers(numbers, x)}"
     if isinstance(optimizer, DpAdam):
-        kappa = constants.adam_words if of.is_sparse else constants.adam_dense
-        rate = kappa / (ADAM_DRIFT * root * of.length)
+        kappa = constants.adam_words if numbers.is_sparse else constants.adam_dense
+        rate = kappa / (ADAM_DRIFT * root * numbers.length)
         return _choice(rate, f"κ = {kappa:.3g} = η √T {x} · {ADAM_DRIFT:g} {at}; {constants.adam_evidence}")
-    a = constants.words if of.is_sparse else constants.dense
-    most, evidence = most_rate(optimizer, of, constants), constants.evidence
+    a = constants.words if numbers.is_sparse else constants.dense
+    highest, evidence = most_rate(optimizer, numbers, constants), constants.evidence
     if isinstance(optimizer, DpAdamWosm):
-        unit, said, built = of.noise_std + optimizer.eps, "(σC/L + γ)", averaged(optimizer.beta, of.steps)
-        bound, evidence = f"{said} 2 (1 + β)/(1 − β)", f"{evidence}, with `dp_sgd`, which this is at such a rate"
+        unit, unit_text, built = (
+            numbers.noise_std + optimizer.eps,
+            "(σC/L + γ)",
+            averaged(optimizer.beta, numbers.steps),
+        )
+        bound, evidence = f"{unit_text} 2 (1 + β)/(1 − β)", f"{evidence}, with `dp_sgd`, which this is at such a rate"
     else:
-        unit, said, bound = 1.0 - optimizer.momentum, "(1 − β)", "2 (1 + β)"
-        built = settled(optimizer.momentum, of.steps, free_step=optimizer.free_step)
-    kappa = constants.kappa_at(of.clipping)
-    noise = root * of.noise_multiplier * of.max_grad_norm * of.noisy_length * built
-    rate = kappa * unit * of.expected_batch_size / noise if noise > 0.0 else math.inf
-    because = f"κ = {kappa:.3g} = η √T σ C {x} m_T / ({said} L)"
-    if rate > most:
-        rate, because = most, f"more would not settle: {a:g} · {bound} K c^{constants.power:g} / {x}²"
+        unit, unit_text, bound = 1.0 - optimizer.momentum, "(1 − β)", "2 (1 + β)"
+        built = settled(optimizer.momentum, numbers.steps, free_step=optimizer.free_step)
+    kappa = constants.kappa_at(numbers.clipping)
+    noise = root * numbers.noise_multiplier * numbers.max_grad_norm * numbers.noisy_length * built
+    rate = kappa * unit * numbers.expected_batch_size / noise if noise > 0.0 else math.inf
+    because = f"κ = {kappa:.3g} = η √T σ C {x} m_T / ({unit_text} L)"
+    if rate > highest:
+        rate, because = highest, f"more would not settle: {a:g} · {bound} K c^{constants.power:g} / {x}²"
     return _choice(rate, f"{because} {at}; {evidence}")
 
 
@@ -278,41 +282,49 @@ def norm_of(length: float, outputs: int, constants: Constants = CALIBRATED) -> C
     return _choice(constants.fresh * first, f"{because}; {constants.steps_evidence}")
 
 
-def steps_of(optimizer: Ruled, of: PublicNumbers, mu: float, constants: Constants = CALIBRATED) -> Choice:
+def steps_of(optimizer: Ruled, numbers: PublicNumbers, mu: float, constants: Constants = CALIBRATED) -> Choice:
     """T of a linear model in full batch, where steps cost no ε: so many that the noise bounds the rate, not settling.
 
     ηT = κ μ n (1 − β)/(C ‖x‖) whatever T is, so η falls with T; below a quarter of the rate that settles nothing is
     gained by more.
 
     Args:
-        of: its steps and noise are not read.
+        numbers: its steps and noise are not read.
         mu: of the training; infinite without privacy.
 
     >>> of = PublicNumbers(steps=1, expected_batch_size=20_000, noise_multiplier=1.0, max_grad_norm=1.0, length=3.0)
     >>> steps_of(DpSgd(momentum=0.9), of, 0.27).value
     100.0
     """
-    said = f"between {LEAST_STEPS} and {MOST_STEPS}"
+    range_text = f"between {LEAST_STEPS} and {MOST_STEPS}"
     if isinstance(optimizer, DpAdam):
         return Choice(value=LEAST_STEPS, because="the least of the rule for `dp_sgd`; no experiment had `dp_adam`")
     if isinstance(optimizer, DpAdamWosm):
-        return steps_of(DpSgd(momentum=optimizer.beta), of, mu, constants)
-    kappa = constants.kappa_at(of.clipping)
-    whole = kappa * mu * of.expected_batch_size * (1.0 - optimizer.momentum) / (of.max_grad_norm * of.noisy_length)
-    wanted = MARGIN * whole / most_rate(optimizer, of, constants)
+        return steps_of(DpSgd(momentum=optimizer.beta), numbers, mu, constants)
+    kappa = constants.kappa_at(numbers.clipping)
+    unrounded = (
+        kappa
+        * mu
+        * numbers.expected_batch_size
+        * (1.0 - optimizer.momentum)
+        / (numbers.max_grad_norm * numbers.noisy_length)
+    )
+    wanted = MARGIN * unrounded / most_rate(optimizer, numbers, constants)
     steps = math.ceil(min(max(wanted, LEAST_STEPS), MOST_STEPS))
-    because = f"the rate that noise allows is at most 1/{MARGIN:g} of the one that settles; {said}"
+    because = f"the rate that noise allows is at most 1/{MARGIN:g} of the one that settles; {range_text}"
     return Choice(value=steps, because=f"{because}; {constants.steps_evidence}")
 
 
-def most_rate(optimizer: DpSgd | DpAdamWosm, of: PublicNumbers, constants: Constants = CALIBRATED) -> float:
+def most_rate(optimizer: DpSgd | DpAdamWosm, numbers: PublicNumbers, constants: Constants = CALIBRATED) -> float:
     """The largest η that settles; of DPAdamWOSM once its bias correction is over, after some 1/(1 − β) steps."""
     if isinstance(optimizer, DpAdamWosm):
-        unit = (of.noise_std + optimizer.eps) / (1.0 - optimizer.beta)
-        return unit * most_rate(DpSgd(momentum=optimizer.beta), of, constants)
-    a = constants.words if of.is_sparse else constants.dense
-    bound = a * 2.0 * (1.0 + optimizer.momentum) * of.outputs * of.clipping**constants.power / of.length**2
-    return float(bound) / of.scale
+        unit = (numbers.noise_std + optimizer.eps) / (1.0 - optimizer.beta)
+        return unit * most_rate(DpSgd(momentum=optimizer.beta), numbers, constants)
+    a = constants.words if numbers.is_sparse else constants.dense
+    bound = (
+        a * 2.0 * (1.0 + optimizer.momentum) * numbers.outputs * numbers.clipping**constants.power / numbers.length**2
+    )
+    return float(bound) / numbers.scale
 
 
 def rounded(value: float) -> float:
@@ -324,9 +336,9 @@ def _choice(value: float, because: str) -> Choice:
     return Choice(value=rounded(value), because=because)
 
 
-def _numbers(of: PublicNumbers, symbol: str) -> str:
-    spread = "" if of.spread is None else f"{of.spread:.3g} of it between records, "
+def _numbers(numbers: PublicNumbers, symbol: str) -> str:
+    spread = "" if numbers.spread is None else f"{numbers.spread:.3g} of it between records, "
     return (
-        f"T = {of.steps}, L = {of.expected_batch_size}, σ = {of.noise_multiplier:.4g}, C = {of.max_grad_norm:g}, "
-        f"{symbol} ≈ {of.length:.3g}, {spread}K = {of.outputs}, c = {of.clipping:.3g}"
+        f"T = {numbers.steps}, L = {numbers.expected_batch_size}, σ = {numbers.noise_multiplier:.4g}, C = {numbers.max_grad_norm:g}, "
+        f"{symbol} ≈ {numbers.length:.3g}, {spread}K = {numbers.outputs}, c = {numbers.clipping:.3g}"
     )

@@ -52,11 +52,11 @@ class Bounds:
     @property
     def corners(self) -> tuple[Point, Point]:
         """The points with the least and with the largest values."""
-        least, most = (
+        lowest, highest = (
             Point(self.learning_rate[end], self.steps[end], self.max_grad_norm[end] if self.max_grad_norm else None)
             for end in (0, 1)
         )
-        return least, most
+        return lowest, highest
 
     def draw(self, draws: Draws) -> Point:
         """Draws each number independently: log-uniform, or one of its grid's values."""
@@ -89,13 +89,13 @@ class Bounds:
             point = self._split(r, "steps" if split == "both" else split, draws)
             if point is not None:
                 return point
-        return min((self._at(steps, r) for steps in self._few_steps()), key=lambda each: abs(math.log(each.r / r)))
+        return min((self._at(steps, r) for steps in self._few_steps()), key=lambda point: abs(math.log(point.r / r)))
 
     def longest(self, r: float) -> Bounds:
         """These bounds with T fixed at the most steps with which r can be split. η is then as small as possible."""
         least_rate = self.learning_rate[0] * (self.max_grad_norm[0] if self.max_grad_norm else 1.0)
-        most = min(max(math.floor(r / least_rate * (1.0 + 1e-12)), self.steps[0]), self.steps[1])
-        return replace(self, steps=(most, most))
+        highest = min(max(math.floor(r / least_rate * (1.0 + 1e-12)), self.steps[0]), self.steps[1])
+        return replace(self, steps=(highest, highest))
 
     def grid(self) -> list[Point]:
         """All points of the log grid."""
@@ -112,13 +112,13 @@ class Bounds:
             return point if abs(point.r / r - 1.0) <= NEAR else None
         norm = self._draw_norm(draws)
         product = r / (norm or 1.0)  # ηT
-        least, most = self.learning_rate
-        shortest = max(self.steps[0], math.ceil(product / most * (1.0 - 1e-12)))
-        longest = min(self.steps[1], math.floor(product / least * (1.0 + 1e-12)))
+        lowest, highest = self.learning_rate
+        shortest = max(self.steps[0], math.ceil(product / highest * (1.0 - 1e-12)))
+        longest = min(self.steps[1], math.floor(product / lowest * (1.0 + 1e-12)))
         if shortest > longest:
             return None
         steps = draws.log_uniform_int(shortest, longest)
-        return Point(min(max(product / steps, least), most), steps, norm)
+        return Point(min(max(product / steps, lowest), highest), steps, norm)
 
     def _draw_norm(self, draws: Draws) -> float | None:
         return draws.log_uniform(*self.max_grad_norm) if self.max_grad_norm else None
@@ -136,11 +136,11 @@ class Bounds:
         return Point(min(max(rate, self.learning_rate[0]), self.learning_rate[1]), steps, norm)
 
 
-def log_grid(least: float, most: float, count: int) -> list[float]:
+def log_grid(low: float, high: float, count: int) -> list[float]:
     """`count` values evenly spaced in their logarithm, both bounds included; a single one is the middle."""
-    if least == most:
-        return [least]
+    if low == high:
+        return [low]
     if count == 1:
-        return [math.sqrt(least * most)]
-    ratio = (most / least) ** (1.0 / (count - 1))
-    return [least, *(least * ratio**k for k in range(1, count - 1)), most]
+        return [math.sqrt(low * high)]
+    ratio = (high / low) ** (1.0 / (count - 1))
+    return [low, *(low * ratio**k for k in range(1, count - 1)), high]

@@ -31,8 +31,8 @@ NO_ROLE = "no group of yours has a role in this service: ask an admin"
 
 def role_of(settings: Settings, identity: Identity) -> Role | None:
     """The strongest role that the settings give to one of a person's groups."""
-    given = {role for group, role in settings.oidc_roles.items() if group in identity.groups}
-    return next((role for role in ROLES if role in given), None)
+    roles = {role for group, role in settings.oidc_roles.items() if group in identity.groups}
+    return next((role for role in ROLES if role in roles), None)
 
 
 def sign_in(db: Database, settings: Settings, pepper: bytes, identity: Identity) -> tuple[Caller, int]:

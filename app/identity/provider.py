@@ -141,7 +141,7 @@ class Provider:
         self._secret()  # before the person leaves: they could not come back
         endpoint = str(self._known().document["authorization_endpoint"])
         challenge = hashlib.sha256(proof.verifier.encode()).digest()
-        asked = {
+        query = {
             "response_type": "code",
             "client_id": self._settings.oidc_client_id,
             "redirect_uri": self._settings.oidc_redirect_url,
@@ -151,7 +151,7 @@ class Provider:
             "code_challenge": base64.urlsafe_b64encode(challenge).decode().rstrip("="),
             "code_challenge_method": "S256",
         }
-        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
     def identity(self, code: str, issuer: str | None, proof: Proof, network: str) -> Identity:
         """Redeems an authorization code, and returns whom its ID token names.
@@ -197,10 +197,10 @@ class Provider:
             raise SignInRefused("the provider did not accept this sign-in: begin again")
         if status != 200:
             raise Unavailable(AWAY)
-        found = token.get("id_token")
-        if not isinstance(found, str):
+        id_token = token.get("id_token")
+        if not isinstance(id_token, str):
             raise SignInRefused("the provider sent no ID token: is `openid` among SCRIMP_OIDC_SCOPES?")
-        return found
+        return id_token
 
     def _secret(self) -> str | None:
         """The client's secret, read at each use, as it may be rotated. Raises Unavailable."""
@@ -213,8 +213,8 @@ class Provider:
         """Checks an ID token and reads its claims."""
         claims = self._verified(id_token, nonce)
         audience = claims["aud"]
-        others = isinstance(audience, list) and audience != [self._settings.oidc_client_id]
-        if claims.get("azp", self._settings.oidc_client_id) != self._settings.oidc_client_id or others:
+        has_others = isinstance(audience, list) and audience != [self._settings.oidc_client_id]
+        if claims.get("azp", self._settings.oidc_client_id) != self._settings.oidc_client_id or has_others:
             raise SignInRefused("the ID token is for another application")
         subject = claims["sub"]
         if not isinstance(subject, str) or not 0 < len(subject) <= 255:
@@ -253,13 +253,13 @@ class Provider:
 
     def _known(self, older_s: float = KEPT_S) -> _Metadata:
         """The provider's metadata, fetched anew by one visitor at a time if it is older than this."""
-        known = self._metadata
-        if known is not None and time.monotonic() - known.at_s <= older_s:
-            return known
+        metadata = self._metadata
+        if metadata is not None and time.monotonic() - metadata.at_s <= older_s:
+            return metadata
         if not self._lock.acquire(timeout=WAIT_S):
-            if known is None:
+            if metadata is None:
                 raise Unavailable(AWAY)
-            return known
+            return metadata
         try:
             now_s = time.monotonic()
             if self._metadata is None or now_s - self._metadata.at_s > older_s:
@@ -328,6 +328,6 @@ def label(claims: Mapping[str, Any], issuer: str) -> str:
 def _name(claims: Mapping[str, Any]) -> str:
     for name in ("preferred_username", "email", "name", "sub"):
         text = claims.get(name)
-        if isinstance(text, str) and (shown := "".join(filter(str.isprintable, text)).strip()[:100]):
-            return shown
+        if isinstance(text, str) and (printable := "".join(filter(str.isprintable, text)).strip()[:100]):
+            return printable
     return "a person"

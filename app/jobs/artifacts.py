@@ -101,8 +101,8 @@ class CheckedStream(StreamingResponse):
     """
 
     def __init__(self, pieces: Iterable[bytes], sha256: str, size: int, *, name: str, headers: dict[str, str]) -> None:
-        said = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
-        super().__init__(pieces, media_type="application/octet-stream", headers=headers | said)
+        all_headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
+        super().__init__(pieces, media_type="application/octet-stream", headers=headers | all_headers)
         self.sha256 = sha256
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

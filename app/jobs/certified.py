@@ -18,9 +18,9 @@ def require_certificate(session: Session, job: Job) -> Certificate:
         NotFound: it has none, and gets none.
         Conflict: `wrong-state`: it has not ended; `certificate-pending`.
     """
-    found = session.get(Certificate, job.id)
-    if found is not None:
-        return found
+    certificate = session.get(Certificate, job.id)
+    if certificate is not None:
+        return certificate
     if job.parent_id is not None:
         raise NotFound(f"a trial has no certificate: see the certificate of its study {job.parent_id}, which lists it")
     if job.status not in FINISHED:

@@ -66,21 +66,21 @@ def jobs_by_status(
             old = _KEPT[db] = replace(old, upto=settled, ends=ends, last=last)
     counts = old.ends + _counts(session, _ended_since(old.upto)) + _counts(session, Job.finished_at.is_(None))
     seen = None if caller is None or caller.is_admin else _visible(session, caller, {each for each, _ in counts})
-    found = Counter[str]()
+    totals = Counter[str]()
     for (dataset, status), count in counts.items():
         if dataset == (dataset_id or dataset) and (seen is None or dataset in seen):
-            found[status] += count
-    return dict(found)
+            totals[status] += count
+    return dict(totals)
 
 
 def _kept(db: Database, session: Session) -> tuple[_Old, tuple[int, str]]:
     """What was counted, or nothing, if this is another history; and the last sealed audit entry."""
     old = _KEPT.get(db, _Old())
-    number, known = old.last
-    there = outerjoin(AuditHead, AuditEntry, AuditEntry.seq == number)
-    row = session.execute(select(AuditHead.seq, AuditHead.hash, AuditEntry.hash).select_from(there)).one_or_none()
-    last, found = ((0, ""), None) if row is None else ((row[0], row[1]), row[2])
-    return old if number == 0 or found == known else _Old(), last
+    number, count = old.last
+    later = outerjoin(AuditHead, AuditEntry, AuditEntry.seq == number)
+    row = session.execute(select(AuditHead.seq, AuditHead.hash, AuditEntry.hash).select_from(later)).one_or_none()
+    last, total = ((0, ""), None) if row is None else ((row[0], row[1]), row[2])
+    return old if number == 0 or total == count else _Old(), last
 
 
 def _ended_since(moment: datetime | None) -> ColumnElement[bool]:
@@ -89,8 +89,10 @@ def _ended_since(moment: datetime | None) -> ColumnElement[bool]:
 
 def _counts(session: Session, *conditions: ColumnElement[bool]) -> ByStatus:
     # SQLite would read all jobs in an index's order to group by a plain column.
-    of = (Job.dataset_id.concat(""), Job.status)
-    rows = session.execute(select(*of, func.count()).where(Job.parent_id.is_(None), *conditions).group_by(*of))
+    columns = (Job.dataset_id.concat(""), Job.status)
+    rows = session.execute(
+        select(*columns, func.count()).where(Job.parent_id.is_(None), *conditions).group_by(*columns)
+    )
     return Counter({(dataset, status): count for dataset, status, count in rows})
 
 
@@ -135,5 +137,5 @@ def newest_by_status(session: Session, among: ColumnElement[bool]) -> Counted:
         .subquery()
     )
     rows = session.execute(select(newest.c.status, func.count()).group_by(newest.c.status))
-    found = {row[0]: row[1] for row in rows}
-    return Counted(found, sum(found.values()) > MOST_COUNTED)
+    by_status = {row[0]: row[1] for row in rows}
+    return Counted(by_status, sum(by_status.values()) > MOST_COUNTED)

@@ -93,8 +93,8 @@ def download_artifact(
 def show_certificate(request: Request, job_id: str, db: Db, caller: CurrentKey) -> CertificateDocument:
     """Shows the signed privacy certificate; it is issued soon after the job has finished."""
     with db.read() as session:
-        found = require_certificate(session, require_job(session, caller, job_id))
+        certificate = require_certificate(session, require_job(session, caller, job_id))
     if not is_head(request.scope):
         with db.write() as session:
             audit.record(session, "certificate.downloaded", job_id)
-    return CertificateDocument.model_validate(found.body)
+    return CertificateDocument.model_validate(certificate.body)

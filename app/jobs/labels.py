@@ -63,7 +63,7 @@ def tagged(tag: str) -> Select[str]:
     return select(JobTag.job_id).where(JobTag.tag == tag.strip().lower())
 
 
-def edit(session: Session, caller: Caller, job_id: str, asked: JobLabels) -> None:
+def edit(session: Session, caller: Caller, job_id: str, labels: JobLabels) -> None:
     """Changes a job's tags and notes.
 
     Raises:
@@ -73,8 +73,8 @@ def edit(session: Session, caller: Caller, job_id: str, asked: JobLabels) -> Non
     if not may_cancel(session, caller, require_job(session, caller, job_id)):
         raise Forbidden("only the key that submitted this job, the data set's owner or an admin may label it")
     job = get_job(session, job_id, lock=True)
-    if asked.tags is not None:
-        job.tags = stored(asked.tags)
-    if asked.notes is not None:
-        job.notes = asked.notes
+    if labels.tags is not None:
+        job.tags = stored(labels.tags)
+    if labels.notes is not None:
+        job.notes = labels.notes
     audit.record(session, "job.labelled", job.id)

@@ -106,10 +106,10 @@ def _page(
     with db.read() as session:
         among = jobs_among(session, caller, query)
         jobs = repository.PageOfJobs(among, query.status, key, limit, sort).rows(session, columns)
-        more, jobs = len(jobs) > limit, jobs[:limit]
+        has_more, jobs = len(jobs) > limit, jobs[:limit]
         details = repository.details(session, [job.id for job in jobs])
     last = None
-    if more:
+    if has_more:
         last = encode_cursor(jobs[-1].name if sort == "name" else rfc3339(jobs[-1].created_at), jobs[-1].id)
     return _Page(jobs, details, last)
 

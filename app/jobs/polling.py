@@ -53,10 +53,10 @@ class Polled:
     @property
     def details(self) -> dict[str, list[Any]]:
         """The same as `repository.details`, but with only the last value of each metric."""
-        found: dict[str, list[Any]] = {part: [] for part in PARTS}
+        details: dict[str, list[Any]] = {part: [] for part in PARTS}
         for row in self.rows:
-            found[row.part].append(row)
-        return found
+            details[row.part].append(row)
+        return details
 
 
 def job_of(connection: Connection, key_id: str, job_id: str) -> Polled:
@@ -101,14 +101,16 @@ def _select(job: _Part, row: _Part, source: FromClause, on: ColumnElement[bool])
 
 
 def _ask(connection: Connection, statement: Select[Any], job: _Part, row: _Part, sent: dict[str, str | int]) -> Polled:
-    found = connection.execute(statement, sent).all()
-    if not found:
+    answered = connection.execute(statement, sent).all()
+    if not answered:
         return Polled(None, None, SimpleNamespace(), [])
-    values = iter(found[0])
-    key, shown, looked_at = (part.read(values) for part in (CALLER, job, ACCESS))
-    own = slice(-len(row.names), None)
-    rows = [row.read(each[own]) for each in found if each[own.start] is not None]  # its first column is never null
-    return Polled(key, shown if shown.id is not None else None, looked_at, rows)
+    values = iter(answered[0])
+    key, job_row, looked_at = (part.read(values) for part in (CALLER, job, ACCESS))
+    columns = slice(-len(row.names), None)
+    rows = [
+        row.read(each[columns]) for each in answered if each[columns.start] is not None
+    ]  # its first column is never null
+    return Polled(key, job_row if job_row.id is not None else None, looked_at, rows)
 
 
 WHOLE = _select(SHOWN_JOB, DETAIL, DETAILS, DETAILS.c.job_id == JOB.c.id).order_by(DETAILS.c.place, DETAILS.c.name)

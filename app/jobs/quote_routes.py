@@ -81,9 +81,9 @@ async def quote_at(
     requests={"three totals, with cheaper and more expensive pilots": examples.SWEEP},
     answer=examples.SWEPT,
 )
-async def sweep(request: Request, asked: Sweep, admission: Admissions, caller: CurrentKey) -> Response:
+async def sweep(request: Request, body: Sweep, admission: Admissions, caller: CurrentKey) -> Response:
     """Quotes a study's final trial under other totals, levels and numbers of trials. Charges and reserves nothing."""
-    return await priced(request, lambda: as_json(sweeps.sweep(admission, caller, asked)))
+    return await priced(request, lambda: as_json(sweeps.sweep(admission, caller, body)))
 
 
 @forecast_router.post("/forecast", operation_id="forecast_ledger", response_model=Forecast)

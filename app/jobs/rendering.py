@@ -52,8 +52,8 @@ def job_json(job: Row[Any] | SimpleNamespace, details: dict[str, list[Any]], gpu
     if columns.study is not None or columns.status == "queued":  # what they wait for depends on both documents
         documents = {name: json.loads(getattr(columns, name)) for name in JobView.texts()}
         columns = SimpleNamespace(**vars(columns) | documents)
-    rest = to_json(JobView.members(JobSource(columns, quoted.epsilon, quoted.charge, details, gpus)))
-    return b'%s,"spec":%s,"quote":%s}' % (rest[:-1], spec.encode(), quoted.document)
+    members = to_json(JobView.members(JobSource(columns, quoted.epsilon, quoted.charge, details, gpus)))
+    return b'%s,"spec":%s,"quote":%s}' % (members[:-1], spec.encode(), quoted.document)
 
 
 def page_json(documents: Iterable[bytes], next_page: str | None) -> bytes:

@@ -123,7 +123,7 @@ def named_like(text: str) -> Select[str]:
     return select(job.id).where(job.parent_id.is_(None), is_like).order_by(job.created_at.desc(), job.id.desc())
 
 
-def among_found(session: Session, found: Select[str], *, lasting: bool) -> ColumnElement[bool]:
+def among_found(session: Session, job_ids: Select[str], *, lasting: bool) -> ColumnElement[bool]:
     """The condition that a job is among those that a search finds.
 
     A page of jobs in an order reads on until it is full. Where the search finds many, each job that is read is looked
@@ -132,25 +132,25 @@ def among_found(session: Session, found: Select[str], *, lasting: bool) -> Colum
     Args:
         lasting: the condition is also of jobs that come later, for a stream.
     """
-    ids = session.scalars(found.limit(MOST_BOUND + 1)).all()
+    ids = session.scalars(job_ids.limit(MOST_BOUND + 1)).all()
     if len(ids) > MOST_BOUND:
-        count = session.scalar(select(func.count()).select_from(found.limit(FEW + 1).subquery())) or 0
+        count = session.scalar(select(func.count()).select_from(job_ids.limit(FEW + 1).subquery())) or 0
         if count > FEW:
-            (column,) = found.selected_columns
-            return found.order_by(None).where(column == Job.id).correlate(Job).exists()
+            (column,) = job_ids.selected_columns
+            return job_ids.order_by(None).where(column == Job.id).correlate(Job).exists()
     elif not lasting:
         return Job.id.in_(ids) if ids else false()
-    return Job.id.in_(found.order_by(None))
+    return Job.id.in_(job_ids.order_by(None))
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:
     """Reads attempts, metrics, artifacts and settlements of several jobs in one query: rows with the shown columns."""
-    found: dict[str, dict[str, list[Any]]] = {each: {part: [] for part in PARTS} for each in job_ids}
+    by_job: dict[str, dict[str, list[Any]]] = {each: {part: [] for part in PARTS} for each in job_ids}
     if not job_ids:  # a database would read all details to find none
-        return found
+        return by_job
     for row in session.connection().execute(DETAILS, {"jobs": job_ids}).all():
-        found[row.job_id][row.part].append(row)
-    return found
+        by_job[row.job_id][row.part].append(row)
+    return by_job
 
 
 def released_metrics(session: Session, job_id: str) -> Sequence[Metric]:
@@ -165,22 +165,24 @@ def last_histogram(session: Session, job_id: str) -> Metric | None:
 
 
 def details_where(
-    of: Callable[[ColumnElement[str]], ColumnElement[bool]], *, last_metrics: bool = False
+    condition_of: Callable[[ColumnElement[str]], ColumnElement[bool]], *, last_metrics: bool = False
 ) -> CompoundSelect[Any]:
     """Builds a union of the four tables; a column that a table lacks is null.
 
     Args:
-        of: the condition on the job's id.
+        condition_of: the condition on the job's id.
         last_metrics: if True, includes only the last value of each metric.
     """
     attempt, metric, artifact, entry = (table_of(each).c for each, _ in _SHOWN_OF.values())
     # A settlement: of the job itself, not what the trials of a study drew before.
     settled = entry.kind.in_(("post", "void"))
     return union_all(
-        _rows("attempts", attempt.number, attempt.worker).where(of(attempt.job_id)),
-        _rows("metrics", metric.step, metric.name).where(of(metric.job_id), *([_is_last()] if last_metrics else [])),
-        _rows("artifacts", literal_column("0"), artifact.name).where(of(artifact.job_id)),
-        _rows("settlements", entry.seq, entry.kind).where(of(entry.job_id), settled),
+        _rows("attempts", attempt.number, attempt.worker).where(condition_of(attempt.job_id)),
+        _rows("metrics", metric.step, metric.name).where(
+            condition_of(metric.job_id), *([_is_last()] if last_metrics else [])
+        ),
+        _rows("artifacts", literal_column("0"), artifact.name).where(condition_of(artifact.job_id)),
+        _rows("settlements", entry.seq, entry.kind).where(condition_of(entry.job_id), settled),
     )
 
 
@@ -220,7 +222,7 @@ def events_after(session: Session, job_id: str, after: int, limit: int) -> list[
 
 def artifact(session: Session, job_id: str, name: str) -> Artifact:
     """Returns an artifact's row; raises NotFound if the job has none of that name."""
-    found = session.get(Artifact, (job_id, name))
-    if found is None:
+    artifact_row = session.get(Artifact, (job_id, name))
+    if artifact_row is None:
         raise NotFound("this job has no artifact of that name")
-    return found
+    return artifact_row

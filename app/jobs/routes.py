@@ -66,11 +66,11 @@ async def submit(
     """Admits a job if its whole cost fits. The same Idempotency-Key with the same spec returns the same job."""
 
     def answer() -> Response:
-        held, gpus = holds.submit(admission, caller, spec, idempotency_key), gpus_of(request)
-        headers = {"Location": f"/v1/jobs/{held.id}"}
-        if held.job is not None:
-            return as_json(JobView.of_job(held.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
-        return as_json(_view(admission.db, caller, held.id, gpus), 201, headers | {"Idempotent-Replayed": "true"})
+        submitted, gpus = holds.submit(admission, caller, spec, idempotency_key), gpus_of(request)
+        headers = {"Location": f"/v1/jobs/{submitted.id}"}
+        if submitted.job is not None:
+            return as_json(JobView.of_job(submitted.job, {part: [] for part in repository.PARTS}, gpus), 201, headers)
+        return as_json(_view(admission.db, caller, submitted.id, gpus), 201, headers | {"Idempotent-Replayed": "true"})
 
     return await priced(request, answer)
 

@@ -86,16 +86,16 @@ class ChargedView(Deferred):
     share: float
 
     @classmethod
-    def of(cls, job: JobLike, held: Units, settlements: list[Any]) -> ChargedView | None:
+    def of(cls, job: JobLike, hold: Units, settlements: list[Any]) -> ChargedView | None:
         """Builds the view of a job with this charge; None for one that has not settled, and on public data."""
         if not settlements:
             return None
         settled = settlements[-1]
         # The trials of a study have drawn on its hold before: what was not released was charged.
         released = {"train": settled.train_released, "holdout": settled.holdout_released}
-        holds = {"train": held.train, "holdout": held.holdout}
-        whole = {name: holds[name] - released[name] for name in released}
-        charged = whole if job.study is not None else {"train": settled.train, "holdout": settled.holdout}
+        holds = {"train": hold.train, "holdout": hold.holdout}
+        totals = {name: holds[name] - released[name] for name in released}
+        charged = totals if job.study is not None else {"train": settled.train, "holdout": settled.holdout}
         share = max((charged[name] / holds[name] for name in charged if holds[name] > 0), default=0.0)
         return cls(**charged, share=share)
 
@@ -131,49 +131,51 @@ class JobView(RowView):
     # with so many processes, or for any free worker.
     waiting_for: Annotated[
         Literal["cuda", "gpus", "processes", "worker"] | None,
-        Computed(lambda of: _waiting_for(of.job, of.gpus), "study", "status", "device"),
+        Computed(lambda source: _waiting_for(source.job, source.gpus), "study", "status", "device"),
         leaves.WORKERS,
     ] = None
     spec: Annotated[dict[str, Any], Column("spec", text=True), leaves.ASKED]
     quote: Annotated[Quote, Column("quote", text=True), leaves.ASKED]
     progress: Annotated[
         Progress,
-        Computed(lambda of: progress_of(of.job, of.details["attempts"]), "step", "steps", "finished_at"),
+        Computed(lambda source: progress_of(source.job, source.details["attempts"]), "step", "steps", "finished_at"),
         leaves.PROGRESS,
     ]
     epsilon_spent: Annotated[
         Epsilon | None,
-        Computed(lambda of: spent_by(of.job, of.epsilon), "study", "started_at", "finished_at", "steps_started"),
+        Computed(
+            lambda source: spent_by(source.job, source.epsilon), "study", "started_at", "finished_at", "steps_started"
+        ),
         leaves.EPSILON,
     ]
     charged: Annotated[
         ChargedView | None,  # null until it has settled
-        Computed(lambda of: ChargedView.of(of.job, of.charge, of.details["settlements"]), "study"),
+        Computed(lambda source: ChargedView.of(source.job, source.charge, source.details["settlements"]), "study"),
         leaves.SPENDING,
     ] = None
     attempts: Annotated[
         list[AttemptView],
-        Computed(lambda of: [AttemptView.members(each) for each in of.details["attempts"]]),
+        Computed(lambda source: [AttemptView.members(each) for each in source.details["attempts"]]),
         leaves.TIMES,
     ]
     metrics: Annotated[
         dict[str, MetricView],
-        Computed(lambda of: {each.name: MetricView.members(each) for each in of.details["metrics"]}),
+        Computed(lambda source: {each.name: MetricView.members(each) for each in source.details["metrics"]}),
         leaves.ELSEWHERE,
     ]
     failure: Annotated[Failure | None, leaves.FAILURES]
     warnings: Annotated[list[str], leaves.REPLAYS]
     artifacts: Annotated[
         list[ArtifactView],
-        Computed(lambda of: [ArtifactView.members(each) for each in of.details["artifacts"]]),
+        Computed(lambda source: [ArtifactView.members(each) for each in source.details["artifacts"]]),
         leaves.WEIGHTS,
     ]
     tags: Annotated[
-        list[str], Computed(lambda of: [each for each in of.job.tags.split(",") if each], "tags"), leaves.ASKED
+        list[str], Computed(lambda source: [each for each in source.job.tags.split(",") if each], "tags"), leaves.ASKED
     ] = Field(default=[])
     notes: Annotated[str, leaves.ASKED] = ""
     study: Annotated[  # for a study: its progress and decisions
-        StudyView | None, Computed(lambda of: StudyView.of(of.job), "study", "step", "steps"), leaves.ELSEWHERE
+        StudyView | None, Computed(lambda source: StudyView.of(source.job), "study", "step", "steps"), leaves.ELSEWHERE
     ] = None
     parent: Annotated[str | None, Column("parent_id"), leaves.ASKED] = None  # for a trial: its study
     declaration: Annotated[int, leaves.OWNERS_ACTIONS] = (
@@ -181,7 +183,7 @@ class JobView(RowView):
     )
     # Like the times below, or it could be later than them.
     created_at: Annotated[
-        datetime, Computed(lambda of: of.job.created_at.replace(microsecond=0), "created_at"), leaves.ASKED
+        datetime, Computed(lambda source: source.job.created_at.replace(microsecond=0), "created_at"), leaves.ASKED
     ]
     started_at: Annotated[datetime | None, leaves.TIMES]
     finished_at: Annotated[datetime | None, leaves.TIMES]

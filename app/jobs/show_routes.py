@@ -91,8 +91,8 @@ def list_events(
             hub, seen = request.app.state.hub, max(after, int(last_event_id or 0))
             return EventStream(hub, caller, follow(hub, caller, job_id, seen))
         page = repository.events_after(session, job_id, after, limit)
-        more, page = len(page) > limit, page[:limit]
-        return EventList(items=[EventView.of(event) for event in page], next=str(page[-1].seq) if more else None)
+        has_more, page = len(page) > limit, page[:limit]
+        return EventList(items=[EventView.of(event) for event in page], next=str(page[-1].seq) if has_more else None)
 
 
 @router.get("/jobs/{job_id}/metrics")

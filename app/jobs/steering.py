@@ -91,14 +91,14 @@ def resume(db: Database, caller: Caller, job_id: str) -> None:
         (resume_study if job.study is not None else pausing.resume)(session, job)
 
 
-def _steered(session: Session, caller: Caller, job_id: str, how: Literal["cancel", "pause", "resume"]) -> Job:
+def _steered(session: Session, caller: Caller, job_id: str, action: Literal["cancel", "pause", "resume"]) -> Job:
     """A job's locked row, for a caller who may steer it."""
     if not may_cancel(session, caller, grants.require_job(session, caller, job_id)):
-        raise Forbidden(f"only the key that submitted this job, the data set's owner or an admin may {how} it")
+        raise Forbidden(f"only the key that submitted this job, the data set's owner or an admin may {action} it")
     # Locked: a worker may be claiming the job now, and the hold of a started step must not be voided.
     job = get_job(session, job_id, lock=True)
     if job.parent_id is not None:
-        raise Conflict("wrong-state", f"a trial ends with its study: {how} the study", study=job.parent_id)
+        raise Conflict("wrong-state", f"a trial ends with its study: {action} the study", study=job.parent_id)
     return job
 
 

@@ -98,11 +98,11 @@ class EventHub:
         while self._readers:
             await asyncio.sleep(POLL_S)
             try:
-                found = await run_in_threadpool(self._last_events, list(self._readers))
+                events = await run_in_threadpool(self._last_events, list(self._readers))
             except SQLAlchemyError as error:  # the database is away for a while
                 logger.warning("cannot poll jobs for events: %s", type(error).__name__)
                 continue
-            for job_id, last in found.items():
+            for job_id, last in events.items():
                 if self._seen.get(job_id) != last:
                     self._seen[job_id] = last
                     for news in self._readers.get(job_id, ()):
@@ -184,6 +184,6 @@ def _read(db: Database, caller: Caller, job_id: str, after: int) -> list[EventVi
         Unauthenticated, NotFound: the caller may no longer see the job.
     """
     with db.quick_read() as connection:
-        found = news_of(connection, caller.id, job_id, after, PAGE)
-    check_job(found.job, found.access(still(found.key, caller.generation)))
-    return [EventView.of(event) for event in found.rows]
+        news = news_of(connection, caller.id, job_id, after, PAGE)
+    check_job(news.job, news.access(still(news.key, caller.generation)))
+    return [EventView.of(event) for event in news.rows]

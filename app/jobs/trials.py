@@ -117,8 +117,8 @@ def trials(session: Session, job: Job) -> TrialList:
         return TrialList(items=[], study=None)
     study = StoredStudy.read(job.study)
     runs = session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)).all()
-    named = select(Metric).where(Metric.job_id.in_([run.id for run in runs]), Metric.name == study.score)
-    scores = {metric.job_id: metric for metric in session.scalars(named.order_by(Metric.step))}
+    score_rows = select(Metric).where(Metric.job_id.in_([run.id for run in runs]), Metric.name == study.score)
+    scores = {metric.job_id: metric for metric in session.scalars(score_rows.order_by(Metric.step))}
     return TrialList(items=[_trial(study, run, scores.get(run.id)) for run in runs], study=StudyView.of(job))
 
 

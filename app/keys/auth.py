@@ -149,9 +149,9 @@ async def current_key(request: Request, _credentials: Credentials) -> Caller:
         Unauthenticated: no key, or an invalid one.
         TooManyRequests: as `admitted`.
     """
-    known: KnownCaller | None = request.scope.get(CALLER)
-    if known is not None and known.is_fresh:
-        return known.caller
+    caller: KnownCaller | None = request.scope.get(CALLER)
+    if caller is not None and caller.is_fresh:
+        return caller.caller
     return await run_in_threadpool(identified, request, token_in(request.headers))
 
 

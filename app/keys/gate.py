@@ -45,13 +45,13 @@ class KeyGate:
 
     Args:
         routes: those of the application, in its order.
-        named: by a route's path: what a route with large bodies names.
+        checks: by a route's path: what a route with large bodies names.
     """
 
-    def __init__(self, routes: Sequence[BaseRoute], named: Mapping[str, NamedCheck]) -> None:
-        self._named = named
-        known = [each for each in routes if isinstance(each, APIRoute) and each.path.startswith(PREFIX)]
-        self._routes = [(route, tuple(_roles_in(route.dependant))) for route in known]
+    def __init__(self, routes: Sequence[BaseRoute], checks: Mapping[str, NamedCheck]) -> None:
+        self._named = checks
+        api_routes = [each for each in routes if isinstance(each, APIRoute) and each.path.startswith(PREFIX)]
+        self._routes = [(route, tuple(_roles_in(route.dependant))) for route in api_routes]
 
     async def admit(self, scope: Scope) -> None:
         """Notes the caller of a request with a body in its scope.
@@ -73,13 +73,13 @@ class KeyGate:
         """
         caller = identified(request, token_in(request.headers))
         for route, roles in self._routes:
-            match, found = route.matches(request.scope)
+            match, scope = route.matches(request.scope)
             if match is Match.FULL:
                 for role in roles:
                     check_role(caller, role)
                 if (check := self._named.get(route.path)) is not None:
                     with database_of(request).read() as session:
-                        check.require(session, caller, found["path_params"][check.parameter])
+                        check.require(session, caller, scope["path_params"][check.parameter])
                 return caller
         request.scope[UNREAD] = True  # the router says why it has no route for this
         return caller
@@ -90,5 +90,5 @@ def _roles_in(dependant: Dependant) -> Iterator[str]:
     role = getattr(dependant.call, "role", None)
     if role is not None:
         yield role
-    for each in dependant.dependencies:
-        yield from _roles_in(each)
+    for dependency in dependant.dependencies:
+        yield from _roles_in(dependency)

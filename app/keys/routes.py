@@ -33,7 +33,7 @@ A_PERSON = re.compile(r"\(person[0-9a-f]{8}\)")  # how app.identity.provider end
 
 def _of_no_person(name: str) -> str:
     """Refuses a name that readers would take for a person's, whatever its case, width or invisible characters."""
-    letters = filter(lambda each: each.isalnum() or each in "()", unicodedata.normalize("NFKC", name).casefold())
+    letters = filter(lambda letter: letter.isalnum() or letter in "()", unicodedata.normalize("NFKC", name).casefold())
     if A_PERSON.search("".join(letters)):
         raise ValueError(
             '"(person …)" with eight digits ends the name of a person who signs in: name the key otherwise'
@@ -193,9 +193,9 @@ def rotate_key(
     with db.write() as session:
         key, token = service.rotate(session, request.app.state.peppers[0], caller, key_id, body.overlap_s)
         audit.record(session, "key.rotated", key_id)
-        made = NewKey(key=KeyView.of(key, settings), token=token)
+        new_key = NewKey(key=KeyView.of(key, settings), token=token)
     service.renew_admin_file(settings, key_id, token)
-    return made
+    return new_key
 
 
 @router.patch("/{key_id}")

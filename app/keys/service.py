@@ -182,13 +182,13 @@ def check(key: KeyLike | None, pepper: bytes, token: str) -> Caller:
     Raises:
         Unauthenticated: unknown, malformed, expired or revoked; the error does not say which.
     """
-    shown = digest(pepper, token)
+    digest_sent = digest(pepper, token)
     # Looked up and compared even if there is no such key, so that the time taken does not reveal which ids exist.
     tokens = _tokens(key) if key is not None else (digest(pepper, ""),)
-    matches = [each for each in tokens if hmac.compare_digest(shown, each)]
+    matches = [each for each in tokens if hmac.compare_digest(digest_sent, each)]
     if key is None or not matches or not is_alive(key):
         raise Unauthenticated(NOT_HELD)
-    return _caller(key, generation_of(shown))
+    return _caller(key, generation_of(digest_sent))
 
 
 def renewed(db: Database, peppers: Sequence[bytes], key: KeyLike | None, token: str) -> Caller:
@@ -290,10 +290,10 @@ def revoke(session: Session, key_id: str) -> ApiKey:
         raise NotFound(NO_SUCH_KEY)
     if key.revoked_at is not None:
         return key
-    others = [each for each in admins if each is not key and is_alive(each)]
+    other_admins = [each for each in admins if each is not key and is_alive(each)]
     # If only keys that expire were left, the last of them would end by itself.
-    lasting = [each for each in others if each.expires_at is None]
-    if key.role == "admin" and is_alive(key) and not (lasting if key.expires_at is None else others):
+    lasting = [each for each in other_admins if each.expires_at is None]
+    if key.role == "admin" and is_alive(key) and not (lasting if key.expires_at is None else other_admins):
         raise Conflict("last-admin-key", "this is the last admin key that does not expire: make another one first")
     key.revoked_at = now()
     audit.record(session, "key.revoked", key.id)
@@ -335,10 +335,10 @@ def renew_admin_file(settings: Settings, key_id: str, token: str) -> None:
     """Puts the new token of a rotated key into the first admin key's file, if that file holds this key."""
     path = settings.admin_key_path
     try:
-        held = path.read_text()
+        stored = path.read_text()
     except (OSError, UnicodeDecodeError):
         return
-    if held.startswith(f"scrimp_{key_id}_"):
+    if stored.startswith(f"scrimp_{key_id}_"):
         try:
             write_private(path, token + "\n", overwrite=True)
         except OSError as error:  # the response holds the token all the same, and nothing else does

@@ -90,11 +90,11 @@ class Opening:
     @property
     def memo(self) -> memos.Opened:
         """What the first entry states."""
-        of = self.privacy_filter
+        privacy_filter = self.privacy_filter
         return memos.Opened(
-            filter=of.kind,
-            order=of.order,
-            unit=of.unit,
+            filter=privacy_filter.kind,
+            order=privacy_filter.order,
+            unit=privacy_filter.unit,
             cap_epsilon=self.cap_epsilon,
             cap_delta=self.cap_delta,
             whole_delta=self.whole_delta,
@@ -176,11 +176,11 @@ def hold_on(session: Session, dataset_id: str, terms: HoldTerms) -> LedgerEntry:
     """
     with session.begin_nested():
         with round_trip(session.connection()) as trip:
-            asked = Hold(trip, dataset_id, terms)
-        asked.check(session)
+            new_hold = Hold(trip, dataset_id, terms)
+        new_hold.check(session)
         with round_trip(session.connection()) as trip:
-            asked.place(trip)
-        return asked.entry
+            new_hold.place(trip)
+        return new_hold.entry
 
 
 @dataclass(frozen=True)
@@ -240,11 +240,11 @@ class Hold:
             raise NotFound(NO_LEDGER)
         _forget(session, self.dataset_id)
         entries = read_entries(self._entries)
-        own = self._sub_account(session, entries)
+        share = self._sub_account(session, entries)
         free = remaining_of(account)
         fits = train <= free["train"] and holdout <= free["holdout"]
-        if not fits or not (own is None or budgets.hold(session, own, self.terms.amounts)):
-            raise _refusal(account, own, train, holdout)
+        if not fits or not (share is None or budgets.hold(session, share, self.terms.amounts)):
+            raise _refusal(account, share, train, holdout)
         check_agreement(account, account.entries, entries)
         if any(each.once == self._once for each in entries):
             raise PrivacyError("this job has a hold already")
@@ -253,7 +253,7 @@ class Hold:
             "holdout_held": account.holdout_held + holdout,
             "entries": account.entries + 1,
         }
-        budget, terms = None if own is None else own.id, self.terms
+        budget, terms = None if share is None else share.id, self.terms
         move = Move("hold", terms.job_id, terms.amounts, self._once, terms.actor, terms.memo, budget=budget)
         self._row = new_entry(SimpleNamespace(**vars(account) | moved), move)
 
@@ -271,8 +271,8 @@ class Hold:
     def _sub_account(self, session: Session, entries: Sequence[SimpleNamespace]) -> SubAccount | None:
         """The key's sub-account. Read under the row's lock: an owner's change that this hold waited for applies."""
         name = next((each.own for each in entries), None)
-        where = (self.dataset_id, name)
-        return None if name is None else session.get_one(SubAccount, where, populate_existing=True)
+        primary_key = (self.dataset_id, name)
+        return None if name is None else session.get_one(SubAccount, primary_key, populate_existing=True)
 
 
 def post(
@@ -315,11 +315,11 @@ def draw(
     _check_amounts(train, holdout)
     with session.begin_nested():
         lock(session, dataset_id)
-        before = find(session, dataset_id, f"settle:{job_id}")
-        if before is not None:
-            if (before.train, before.holdout) != (train, holdout) or Memo.of(before.memo).hold != study_id:
-                raise PrivacyError(f"this trial was settled differently before: entry {before.seq}")
-            return before
+        settlement = find(session, dataset_id, f"settle:{job_id}")
+        if settlement is not None:
+            if (settlement.train, settlement.holdout) != (train, holdout) or Memo.of(settlement.memo).hold != study_id:
+                raise PrivacyError(f"this trial was settled differently before: entry {settlement.seq}")
+            return settlement
         if find(session, dataset_id, f"settle:{study_id}") is not None:
             raise PrivacyError("the study is settled: nothing is left of its hold")
         left = left_of_hold(session, dataset_id, study_id)
@@ -358,17 +358,17 @@ def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, i
     Raises:
         PrivacyError: the job has no hold.
     """
-    held = find(session, dataset_id, f"hold:{job_id}")
-    if held is None:
+    entry = find(session, dataset_id, f"hold:{job_id}")
+    if entry is None:
         raise PrivacyError("this job has no hold to settle")
-    if Memo.of(held.memo).study is None:
-        return held.train, held.holdout
+    if Memo.of(entry.memo).study is None:
+        return entry.train, entry.holdout
     runs = select(Job.id).where(Job.parent_id == job_id)
     drawn = select(func.coalesce(func.sum(LedgerEntry.train), 0), func.coalesce(func.sum(LedgerEntry.holdout), 0))
     train, holdout = session.execute(
         drawn.where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "post", LedgerEntry.job_id.in_(runs))
     ).one()
-    return held.train - int(train), held.holdout - int(holdout)
+    return entry.train - int(train), entry.holdout - int(holdout)
 
 
 def void(session: Session, *, dataset_id: str, job_id: str, actor: str, memo: Document = NOTHING) -> LedgerEntry:
@@ -380,12 +380,14 @@ def void(session: Session, *, dataset_id: str, job_id: str, actor: str, memo: Do
     Raises:
         PrivacyError: the write-ahead record says that a step was started; no hold; or the job was posted.
     """
-    held = find(session, dataset_id, f"hold:{job_id}")
+    entry = find(session, dataset_id, f"hold:{job_id}")
     runs = select(Job.id).where(Job.parent_id == job_id)
-    whose = (
-        Block.job_id.in_(runs) if held is not None and Memo.of(held.memo).study is not None else Block.job_id == job_id
+    owner = (
+        Block.job_id.in_(runs)
+        if entry is not None and Memo.of(entry.memo).study is not None
+        else Block.job_id == job_id
     )
-    if session.scalar(select(Block.id).where(whose, Block.last_step >= 1).limit(1)) is not None:
+    if session.scalar(select(Block.id).where(owner, Block.last_step >= 1).limit(1)) is not None:
         raise PrivacyError("a private step of this job was started: its hold can be posted, not voided")
     return _settle(session, dataset_id, job_id, (0, 0), "void", actor, memo)
 
@@ -401,10 +403,10 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
         InvalidRequest: the cap has no positive budget under the filter.
         NotFound: the data set has no ledger.
     """
-    before = account_of(session, dataset_id)
-    train = budget_of_cap(before, cap_epsilon)
-    of = filter_for(before.filter, before.order)
-    has_holdout = before.holdout_budget > 0
+    current = account_of(session, dataset_id)
+    train = budget_of_cap(current, cap_epsilon)
+    privacy_filter = filter_for(current.filter, current.order)
+    has_holdout = current.holdout_budget > 0
     holdout = train if has_holdout else 0
     with session.begin_nested():
         account = move(
@@ -418,11 +420,11 @@ def change_cap(session: Session, *, dataset_id: str, cap_epsilon: float, actor: 
         if account is None:
             account = account_of(session, dataset_id)
             taken = max(account.train_spent + account.train_held, account.holdout_spent + account.holdout_held)
-            least = of.epsilon(taken, account.cap_delta)
+            lowest = privacy_filter.epsilon(taken, account.cap_delta)
             raise Conflict(
                 "cap-too-low",
-                f"the spent and held budget needs a cap of about ε = {least:.6g}: ask for at least that",
-                smallest_epsilon=least,
+                f"the spent and held budget needs a cap of about ε = {lowest:.6g}: ask for at least that",
+                smallest_epsilon=lowest,
             )
         return append_cap(session, account, cap_epsilon=cap_epsilon, joined_into=None, actor=actor, reason=reason)
 
@@ -495,27 +497,27 @@ def _settle(
 ) -> LedgerEntry:
     with session.begin_nested():
         lock(session, dataset_id)
-        held = left_of_hold(session, dataset_id, job_id)
+        hold_left = left_of_hold(session, dataset_id, job_id)
         settled = find(session, dataset_id, f"settle:{job_id}")
         if settled is not None:
             if (settled.kind, settled.train, settled.holdout) != (kind, *spent):
                 raise PrivacyError(f"this job was settled differently before: {settled.kind} in entry {settled.seq}")
             return settled
-        if spent[0] > held[0] or spent[1] > held[1]:
+        if spent[0] > hold_left[0] or spent[1] > hold_left[1]:
             raise PrivacyError("more would be spent than the job's hold covers")
         account = move(
             session,
             dataset_id,
-            Account.train_held >= held[0],
-            Account.holdout_held >= held[1],
-            train_held=Account.train_held - held[0],
+            Account.train_held >= hold_left[0],
+            Account.holdout_held >= hold_left[1],
+            train_held=Account.train_held - hold_left[0],
             train_spent=Account.train_spent + spent[0],
-            holdout_held=Account.holdout_held - held[1],
+            holdout_held=Account.holdout_held - hold_left[1],
             holdout_spent=Account.holdout_spent + spent[1],
         )
         if account is None:
             raise PrivacyError("the account holds less than this job's hold: its balances were changed from outside")
-        budgets.settle(session, dataset_id, _paid_by(session, dataset_id, job_id), held, spent)
+        budgets.settle(session, dataset_id, _paid_by(session, dataset_id, job_id), hold_left, spent)
         return append(
             session,
             account,
@@ -523,7 +525,7 @@ def _settle(
                 kind="post" if kind == "post" else "void",
                 job_id=job_id,
                 amounts=spent,
-                released=(held[0] - spent[0], held[1] - spent[1]),
+                released=(hold_left[0] - spent[0], hold_left[1] - spent[1]),
                 once=f"settle:{job_id}",
                 actor=actor,
                 memo=memo,
@@ -533,8 +535,8 @@ def _settle(
 
 def _paid_by(session: Session, dataset_id: str, job_id: str) -> str | None:
     """The id of the sub-account that a job's hold was taken from; None: the cap alone."""
-    held = find(session, dataset_id, f"hold:{job_id}")
-    return None if held is None else Memo.of(held.memo).budget
+    hold_entry = find(session, dataset_id, f"hold:{job_id}")
+    return None if hold_entry is None else Memo.of(hold_entry.memo).budget
 
 
 def lock(session: Session, dataset_id: str) -> None:
@@ -556,26 +558,26 @@ def move(session: Session, dataset_id: str, *conditions: ColumnElement[bool], **
 
 def _forget(session: Session, dataset_id: str) -> None:
     """Has the session read the account anew when it is next asked for: a statement has moved it."""
-    known = session.identity_map.get(identity_key(Account, dataset_id))
-    if known is not None:
-        session.expire(known)
+    cached = session.identity_map.get(identity_key(Account, dataset_id))
+    if cached is not None:
+        session.expire(cached)
 
 
-def _refusal(account: SimpleNamespace, own: SubAccount | None, train: int, holdout: int) -> BudgetError:
+def _refusal(account: SimpleNamespace, share: SubAccount | None, train: int, holdout: int) -> BudgetError:
     """The error of a hold that does not fit.
 
     Args:
-        own: the key's sub-account.
+        share: the key's sub-account.
     """
     free = remaining_of(account)
-    remaining = budgets.with_own(free, own)
+    remaining = budgets.with_own(free, share)
     requested = {"train": train, "holdout": holdout}
     binds = "train" if train > remaining["train"] else "holdout"
     unit = filter_for(account.filter, account.filter_order).unit
-    inside = own.name if own is not None and remaining[binds] < free[binds] else None
-    whose = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
+    inside = share.name if share is not None and remaining[binds] < free[binds] else None
+    payer = f"the {binds} account" if inside is None else f"the budget {inside!r} on the {binds} account"
     budget = {"train": account.train_budget, "holdout": account.holdout_budget}[binds]
-    message = f"it needs {_share(requested[binds], budget, math.ceil)} of {whose}, and "
+    message = f"it needs {_share(requested[binds], budget, math.ceil)} of {payer}, and "
     message += f"{_share(remaining[binds], budget, math.floor)} is left"
     if account.joined_into is not None:
         message = closed_because(account)
@@ -601,8 +603,8 @@ def _check_cap(epsilon: float, delta: float) -> None:
         raise InvalidRequest.at("/privacy/cap/delta", "the cap's delta must lie between 0 and 1")
 
 
-def _budget(of: Filter, epsilon: float, delta: float) -> int:
-    budget = of.budget(epsilon, delta)
+def _budget(privacy_filter: Filter, epsilon: float, delta: float) -> int:
+    budget = privacy_filter.budget(epsilon, delta)
     if not 0 < budget <= MAX_AMOUNT:
         raise InvalidRequest.at(
             "/privacy/cap/epsilon", "this cap has no countable budget under this filter: choose another epsilon"

@@ -43,16 +43,16 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
     """
     for _ in range(TRIES):
         try:
-            known = heads.known(dataset_id)
+            recorded = heads.known(dataset_id)
             with db.read() as session:
                 account = session.get(Account, dataset_id)
                 if account is None:
                     return None
-                problem = misfit(session, account, known.head)
+                problem = misfit(session, account, recorded.head)
                 contents = session.scalars(select(DatasetContent.hmac).where(DatasetContent.dataset_id == dataset_id))
                 row = session.get_one(Dataset, dataset_id)
                 head = Head.of(account, row.owner_key, tuple(sorted(contents)))
-            if problem is None and heads.write(head, known):
+            if problem is None and heads.write(head, recorded):
                 return None if row.pays_for is None else record(db, heads, row.pays_for)
         except (OSError, UnreadableHeadError, Unavailable) as error:
             raise TransientError(f"the head of {dataset_id} could not be recorded: {error}") from None
@@ -75,28 +75,28 @@ def misfit(session: Session, account: Account, recorded: Head | None) -> str | N
     Args:
         recorded: read BEFORE this session's snapshot: a head that is recorded later may belong to a later commit.
     """
-    there: str | None = account.head
+    database_head: str | None = account.head
     if recorded is not None and recorded.seq < account.entries:
-        there = session.scalar(
+        database_head = session.scalar(
             select(LedgerEntry.hash).where(
                 LedgerEntry.dataset_id == account.dataset_id, LedgerEntry.seq == recorded.seq
             )
         )
-    return difference(recorded, account.entries, there)
+    return difference(recorded, account.entries, database_head)
 
 
-def difference(recorded: Head | None, entries: int, there: str | None) -> str | None:
+def difference(recorded: Head | None, entries: int, database_head: str | None) -> str | None:
     """How a ledger differs from its recorded head; None if it contains it.
 
     Args:
         entries: how many it has.
-        there: the hash of its entry with the recorded head's number.
+        database_head: the hash of its entry with the recorded head's number.
     """
     if recorded is None:
         return None
     if recorded.seq > entries:
         return f"it has {entries} entries, but {recorded.seq} were recorded outside the database"
-    return None if there == recorded.head else f"entry {recorded.seq} differs from the recorded one"
+    return None if database_head == recorded.head else f"entry {recorded.seq} differs from the recorded one"
 
 
 def require_current(session: Session, recorded: Head | None, dataset_id: str) -> None:
@@ -109,11 +109,11 @@ def require_current(session: Session, recorded: Head | None, dataset_id: str) ->
         Conflict: `ledger-behind`: the ledger differs from its record, or a check has found it wrong.
     """
     both = select(Account, FOUND).outerjoin(LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id)
-    asked = both.where(Account.dataset_id == dataset_id).execution_options(populate_existing=True)
-    found = session.execute(asked).one_or_none()
-    if found is None:
+    query = both.where(Account.dataset_id == dataset_id).execution_options(populate_existing=True)
+    row = session.execute(query).one_or_none()
+    if row is None:
         return
-    account, noted = found
+    account, noted = row
     problem = misfit(session, account, recorded) or noted
     if problem is not None:
         raise refusal(problem)
@@ -141,27 +141,27 @@ def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
 def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str, str]:
     """What is wrong with the ledgers of these data sets, by id; sound ledgers are left out."""
     ids = list(dataset_ids)
-    found = _against_records(db, heads, ids)
+    problems_by_id = _against_records(db, heads, ids)
     with db.read() as session:
         checks = select(LedgerCheck.dataset_id, FOUND).where(LedgerCheck.dataset_id.in_(ids), FOUND.is_not(None))
-        return {row[0]: row[1] for row in session.execute(checks)} | found
+        return {row[0]: row[1] for row in session.execute(checks)} | problems_by_id
 
 
 def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    by_id: dict[str, str] = {}
     recorded: dict[str, Head | None] = {}
-    for each, read in heads.read_all(dataset_ids).items():
-        if isinstance(read, UnreadableHeadError):
-            found[each] = f"its record outside the database cannot be read: {read}"
+    for dataset_id, head in heads.read_all(dataset_ids).items():
+        if isinstance(head, UnreadableHeadError):
+            by_id[dataset_id] = f"its record outside the database cannot be read: {head}"
         else:
-            recorded[each] = read
+            recorded[dataset_id] = head
     with db.read() as session:
         accounts = session.scalars(select(Account).where(Account.dataset_id.in_(recorded)))
         for account in accounts:
             problem = misfit(session, account, recorded[account.dataset_id])
             if problem is not None:
-                found[account.dataset_id] = problem
-    return found
+                by_id[account.dataset_id] = problem
+    return by_id
 
 
 def require_witnessed(db: Database, heads: Heads, dataset_id: str) -> None:
@@ -176,8 +176,8 @@ def require_witnessed(db: Database, heads: Heads, dataset_id: str) -> None:
     with db.read() as session:
         if session.get(Account, dataset_id) is None:
             return
-    here, seen = _witnessed(db, heads, dataset_id)
-    if here is None or any(each != here for each in seen):
+    checkpoint, seen = _witnessed(db, heads, dataset_id)
+    if checkpoint is None or any(each != checkpoint for each in seen):
         raise Conflict(
             "head-pending", "a witness has not seen the ledger's newest checkpoint yet: ask again in a moment"
         )
@@ -192,19 +192,19 @@ def _witnessed(db: Database, heads: Heads, dataset_id: str) -> tuple[Checkpoint 
     """
     try:
         note = heads.checkpoint(dataset_id)
-        here = None if note is None else notes.read(note)
+        checkpoint = None if note is None else notes.read(note)
         seen = [each.newest(dataset_id) for each in heads.witnesses]
     except TransientError as error:
         raise Conflict("head-pending", f"{error}: nothing is admitted until it does") from None
     except UnreadableHeadError as error:
         raise refusal(f"its checkpoint outside the database cannot be read: {error}") from None
     # A database that was set back may have grown again since: more entries do not make it the same ledger.
-    others = {each for each in seen if each is not None and each != here}
+    cosigned = {each for each in seen if each is not None and each != checkpoint}
     with db.read() as session:  # begun after the answers: it has all that they cover
-        missing = [each.size for each in others if not contains(session, each)]
+        missing = [each.size for each in cosigned if not contains(session, each)]
     if missing:
         raise refusal(f"a witness has seen {max(missing)} entries that are not here, or differ here")
-    return here, seen
+    return checkpoint, seen
 
 
 def reach(db: Database, heads: Heads, dataset_id: str) -> int:
@@ -241,22 +241,24 @@ def survey(db: Database, heads: Heads, store: Objects, damaged: Mapping[str, str
 
     Runs at each start, since the database may have been restored, and once an hour. Admissions check their own record.
     """
-    unknown = {whose: f"the storage holds {job}, unknown to the database" for job, whose in strangers(db, store)}
+    unknown = {
+        dataset_id: f"the storage holds {job}, unknown to the database" for job, dataset_id in strangers(db, store)
+    }
     with db.read() as session:
-        known = set(session.scalars(select(Account.dataset_id)))
+        account_ids = set(session.scalars(select(Account.dataset_id)))
     recorded = heads.recorded()
-    found = {**damaged} | unknown | _against_records(db, heads, sorted(known | set(recorded)))
-    found |= {each: "the database does not know this data set" for each in recorded if each not in known}
+    problem_by_id = {**damaged} | unknown | _against_records(db, heads, sorted(account_ids | set(recorded)))
+    problem_by_id |= {each: "the database does not know this data set" for each in recorded if each not in account_ids}
     with db.write() as session:
-        before = {row.dataset_id: row for row in session.scalars(select(LedgerCheck))}
-        for each in found.keys() | before.keys():
-            row = before.get(each) or LedgerCheck(dataset_id=each)
-            row.behind = found.get(each)
-            row.noticed_at = now() if each in found else None
+        earlier = {row.dataset_id: row for row in session.scalars(select(LedgerCheck))}
+        for dataset_id in problem_by_id.keys() | earlier.keys():
+            row = earlier.get(dataset_id) or LedgerCheck(dataset_id=dataset_id)
+            row.behind = problem_by_id.get(dataset_id)
+            row.noticed_at = now() if dataset_id in problem_by_id else None
             session.add(row)
-    for each, problem in sorted(found.items()):
-        logger.error("the ledger of %s is behind: %s (scrimp restore)", each, problem)
-    return found
+    for dataset_id, problem in sorted(problem_by_id.items()):
+        logger.error("the ledger of %s is behind: %s (scrimp restore)", dataset_id, problem)
+    return problem_by_id
 
 
 def strangers(db: Database, store: Objects) -> Iterator[tuple[str, str]]:
@@ -265,38 +267,38 @@ def strangers(db: Database, store: Objects) -> Iterator[tuple[str, str]]:
     for start in range(0, len(folders), BATCH):
         some = folders[start : start + BATCH]
         with db.read() as session:
-            known = set(session.scalars(select(Job.id).where(Job.id.in_(some))))
+            job_ids = set(session.scalars(select(Job.id).where(Job.id.in_(some))))
         for job in some:
-            whose = None if job in known else store.marker(f"jobs/{job}/{MARKER}")
-            if whose is not None:
-                yield job, whose
+            dataset_id = None if job in job_ids else store.marker(f"jobs/{job}/{MARKER}")
+            if dataset_id is not None:
+                yield job, dataset_id
 
 
 def forgotten(db: Database, heads: Heads, owner: str) -> str | None:
     """An owner's recorded data set, or block, that the database does not know; None if there is none."""
     with db.read() as session:
-        known = set(session.scalars(select(Account.dataset_id)))
-    for each in heads.recorded():
-        recorded = None if each in known else read_recorded(heads, each)
+        account_ids = set(session.scalars(select(Account.dataset_id)))
+    for dataset_id in heads.recorded():
+        recorded = None if dataset_id in account_ids else read_recorded(heads, dataset_id)
         if recorded is not None and recorded.owner == owner:
-            return each
+            return dataset_id
     return None
 
 
 def lacks_recorded(db: Database, heads: Heads) -> bool:
     """Returns True if the database does not know a recorded data set."""
     with db.read() as session:
-        known = set(session.scalars(select(Account.dataset_id)))
-    return any(each not in known for each in heads.recorded())
+        account_ids = set(session.scalars(select(Account.dataset_id)))
+    return any(each not in account_ids for each in heads.recorded())
 
 
 def forgotten_content(db: Database, heads: Heads, owner: str, hmacs: set[str]) -> str | None:
     """The owner's recorded data set that has one of these contents and that the database does not know; None if there
     is none. Other owners' data sets are not compared: decision 15."""
     with db.read() as session:
-        known = set(session.scalars(select(Account.dataset_id)))
-    unknown = [each for each in heads.recorded() if each not in known]
-    for each, recorded in heads.read_all(unknown).items():
+        account_ids = set(session.scalars(select(Account.dataset_id)))
+    unknown = [each for each in heads.recorded() if each not in account_ids]
+    for dataset_id, recorded in heads.read_all(unknown).items():
         if isinstance(recorded, Head) and recorded.owner == owner and hmacs & set(recorded.contents):
-            return each
+            return dataset_id
     return None

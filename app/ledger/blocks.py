@@ -43,17 +43,17 @@ class Holds:
             BudgetError: as `accounts.hold_on`; its member `dataset` names the first that cannot pay.
             PrivacyError, Conflict, NotFound: as `accounts.hold_on`.
         """
-        for each in self._holds:
+        for hold in self._holds:
             try:
-                each.check(session)
+                hold.check(session)
             except BudgetError as refusal:
-                refusal.members["dataset"] = each.dataset_id
+                refusal.members["dataset"] = hold.dataset_id
                 raise
 
     def place(self, trip: Trip) -> None:
         """Moves all balances and writes the entries."""
-        for each in self._holds:
-            each.place(trip)
+        for hold in self._holds:
+            hold.place(trip)
 
     @property
     def entries(self) -> list[LedgerEntry]:
@@ -155,13 +155,13 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
     """
     ids = held_on(session, job.parent_id or job.id) or [job.dataset_id]
     paid = [session.get_one(Dataset, each) for each in ids]
-    own = [each if each.pays_for is None else session.get_one(Dataset, each.pays_for) for each in paid]
-    found = sorted(own, key=lambda each: each.id)
-    if any(job.dataset_id not in (each.id, each.parent_id) for each in found):
+    datasets = [each if each.pays_for is None else session.get_one(Dataset, each.pays_for) for each in paid]
+    by_id = sorted(datasets, key=lambda dataset: dataset.id)
+    if any(job.dataset_id not in (each.id, each.parent_id) for each in by_id):
         raise PrivacyError("a job may read the blocks of its own data set alone")
-    if ids == [job.dataset_id] and found[0].sensitivity == "private" and not held_on(session, job.parent_id or job.id):
+    if ids == [job.dataset_id] and by_id[0].sensitivity == "private" and not held_on(session, job.parent_id or job.id):
         raise PrivacyError("this job has no hold: it may read no private record")
-    return found
+    return by_id
 
 
 def records_of(session: Session, ledger: str) -> Dataset:
@@ -189,8 +189,8 @@ def beside(dataset_id: str) -> ColumnElement[bool]:
 def family_of(session: Session, dataset_id: str) -> list[str]:
     """The ids of the ledgers of a data set and of the blocks that were appended to it, moved ones too, in their order;
     of a block named by its id, its own and the one that it moved to."""
-    found = select(Dataset.id).where(or_(Dataset.id == dataset_id, beside(dataset_id)))
-    return list(session.scalars(found.order_by(Dataset.id)))
+    ids = select(Dataset.id).where(or_(Dataset.id == dataset_id, beside(dataset_id)))
+    return list(session.scalars(ids.order_by(Dataset.id)))
 
 
 def lock_family(session: Session, dataset_id: str) -> list[str]:
@@ -198,8 +198,8 @@ def lock_family(session: Session, dataset_id: str) -> list[str]:
     accounts are locked, in the order in which holds lock them."""
     session.execute(select(Dataset.id).where(Dataset.id == dataset_id).with_for_update(key_share=True))
     members = family_of(session, dataset_id)
-    for each in members:
-        accounts.lock(session, each)
+    for member_id in members:
+        accounts.lock(session, member_id)
     return members
 
 
@@ -218,13 +218,13 @@ def lead(session: Session, dataset_id: str) -> Account:
     smallest id. If none is open, the one with the smallest cap: a closed block's may have been lowered since."""
     members = family_of(session, dataset_id)
     candidates = [dataset_id, *(each for each in members if each != dataset_id)]
-    found = [accounts.account_of(session, each) for each in candidates]
-    lowest = min(found, key=lambda each: each.cap_epsilon)
-    return next((each for each in found if each.joined_into is None), lowest)
+    accounts_of = [accounts.account_of(session, each) for each in candidates]
+    lowest = min(accounts_of, key=lambda account: account.cap_epsilon)
+    return next((each for each in accounts_of if each.joined_into is None), lowest)
 
 
 def _held_by(session: Session, job_id: str) -> list[str]:
-    found = held_on(session, job_id)
-    if not found:
+    dataset_ids = held_on(session, job_id)
+    if not dataset_ids:
         raise PrivacyError("this job has no hold to settle")
-    return found
+    return dataset_ids

@@ -33,25 +33,25 @@ def of_key_on(session: Session, dataset_ids: list[str], key_id: str) -> dict[str
     """The same on several data sets, in one statement; without those where the cap alone bounds the key."""
     mine = and_(SubAccountKey.dataset_id == SubAccount.dataset_id, SubAccountKey.name == SubAccount.name)
     rows = select(SubAccount).join(SubAccountKey, mine)
-    asked = rows.where(SubAccountKey.dataset_id.in_(dataset_ids), SubAccountKey.key_id == key_id)
-    found = session.scalars(asked.execution_options(populate_existing=True))
-    return {each.dataset_id: each for each in found}
+    query = rows.where(SubAccountKey.dataset_id.in_(dataset_ids), SubAccountKey.key_id == key_id)
+    shares = session.scalars(query.execution_options(populate_existing=True))
+    return {each.dataset_id: each for each in shares}
 
 
-def remaining_of(found: SubAccount) -> dict[str, int]:
+def remaining_of(share: SubAccount) -> dict[str, int]:
     """What may still be held on each account of a sub-account."""
     return {
-        "train": found.train_budget - found.train_spent - found.train_held,
-        "holdout": found.holdout_budget - found.holdout_spent - found.holdout_held,
+        "train": share.train_budget - share.train_spent - share.train_held,
+        "holdout": share.holdout_budget - share.holdout_spent - share.holdout_held,
     }
 
 
-def hold(session: Session, found: SubAccount, amounts: Amounts) -> bool:
+def hold(session: Session, share: SubAccount, amounts: Amounts) -> bool:
     """Holds amounts on a sub-account; returns False, and changes nothing, if they do not fit."""
     train, holdout = amounts
     return _move(
         session,
-        (found.dataset_id, found.id),
+        (share.dataset_id, share.id),
         SubAccount.train_spent + SubAccount.train_held <= SubAccount.train_budget - train,
         SubAccount.holdout_spent + SubAccount.holdout_held <= SubAccount.holdout_budget - holdout,
         train_held=SubAccount.train_held + train,
@@ -59,8 +59,8 @@ def hold(session: Session, found: SubAccount, amounts: Amounts) -> bool:
     )
 
 
-def settle(session: Session, dataset_id: str, sub_id: str | None, held: Amounts, spent: Amounts) -> None:
-    """Ends `held` of a sub-account's holds and spends `spent` of it. Does nothing if `sub_id` is None.
+def settle(session: Session, dataset_id: str, sub_id: str | None, held_units: Amounts, spent: Amounts) -> None:
+    """Ends `held_units` of a sub-account's holds and spends `spent` of it. Does nothing if `sub_id` is None.
 
     Raises:
         PrivacyError: it holds less than that.
@@ -70,11 +70,11 @@ def settle(session: Session, dataset_id: str, sub_id: str | None, held: Amounts,
     moved = _move(
         session,
         (dataset_id, sub_id),
-        SubAccount.train_held >= held[0],
-        SubAccount.holdout_held >= held[1],
-        train_held=SubAccount.train_held - held[0],
+        SubAccount.train_held >= held_units[0],
+        SubAccount.holdout_held >= held_units[1],
+        train_held=SubAccount.train_held - held_units[0],
         train_spent=SubAccount.train_spent + spent[0],
-        holdout_held=SubAccount.holdout_held - held[1],
+        holdout_held=SubAccount.holdout_held - held_units[1],
         holdout_spent=SubAccount.holdout_spent + spent[1],
     )
     if not moved:
@@ -95,18 +95,18 @@ def newest_of(session: Session, dataset_ids: list[str]) -> list[SubAccount]:
     rows = rows.join(Account, Account.dataset_id == SubAccount.dataset_id)
     is_open = Account.joined_into.is_(None)
     ordered = session.scalars(rows.order_by(is_open, SubAccount.version, SubAccount.dataset_id))
-    found = {each.name: each for each in ordered}
-    return [found[name] for name in sorted(found)]
+    by_name = {each.name: each for each in ordered}
+    return [by_name[name] for name in sorted(by_name)]
 
 
-def with_own(left: dict[str, int], own: SubAccount | None) -> dict[str, int]:
+def with_own(left: dict[str, int], share: SubAccount | None) -> dict[str, int]:
     """What a key may still hold: what is left of the data set's account, and of the key's own sub-account.
 
     A data set without a private hold-out has 0 on that account everywhere.
     """
-    if own is None:
+    if share is None:
         return left
-    inside = remaining_of(own)
+    inside = remaining_of(share)
     return {part: min(left[part], inside[part]) for part in PARTS}
 
 

@@ -59,13 +59,13 @@ def _entries(session: Session, body: Certified) -> Iterator[Finding]:
     for dataset_id, ledger in body.ledgers.items():
         seq = ledger.entry_seq
         entry = session.get(LedgerEntry, (dataset_id, seq))
-        of = f"Entry {seq} of the ledger of {dataset_id}"
+        subject = f"Entry {seq} of the ledger of {dataset_id}"
         if entry is None or (entry.hash, entry.job_id, entry.kind) != (ledger.head, body.job, "post"):
-            yield Finding(False, f"{of} is not the one that the certificate names.")
+            yield Finding(False, f"{subject} is not the one that the certificate names.")
         elif body.study is None and (body.charge.train, body.charge.holdout) != (entry.train, entry.holdout):
-            yield Finding(False, f"{of} charges another amount than the certificate says.")
+            yield Finding(False, f"{subject} charges another amount than the certificate says.")
         else:
-            yield Finding(True, f"{of} is this job's charge.")
+            yield Finding(True, f"{subject} is this job's charge.")
 
 
 def _chain(dataset_id: str, chain: VerificationView, entry: int) -> Finding:
@@ -76,7 +76,7 @@ def _chain(dataset_id: str, chain: VerificationView, entry: int) -> Finding:
         return Finding(
             None, f"T{ledger} was not verified since that entry: that is done once a day, or on its owner's wish."
         )
-    found = f"All {chain.checked_entries} entries of t{ledger} fitted at {chain.checked_at}"
+    result = f"All {chain.checked_entries} entries of t{ledger} fitted at {chain.checked_at}"
     if chain.went_on_after:
-        found += f" (the first {chain.went_on_after} were last read at {chain.in_full_at})"
-    return Finding(True, f"{found}, and its balances followed from them.")
+        result += f" (the first {chain.went_on_after} were last read at {chain.in_full_at})"
+    return Finding(True, f"{result}, and its balances followed from them.")

@@ -168,12 +168,12 @@ def _content_of(session: Session, issuing: _Issuing) -> tuple[object, Mapping[st
     job = session.get(Job, job_id)
     if job is None:
         raise NotFound("there is no such job")
-    read = held_on(session, job_id)
-    if (job.mechanism is None and job.study is None) or not read:
+    dataset_ids = held_on(session, job_id)
+    if (job.mechanism is None and job.study is None) or not dataset_ids:
         return None
-    found = [find(session, each, f"settle:{job_id}") for each in read]
-    settled = [each for each in found if each is not None]
-    if len(settled) < len(read):
+    entries = [find(session, each, f"settle:{job_id}") for each in dataset_ids]
+    settled = [each for each in entries if each is not None]
+    if len(settled) < len(dataset_ids):
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
     if settled[0].kind == "void" or session.get(Certificate, job_id) is not None:
         return None
@@ -181,8 +181,8 @@ def _content_of(session: Session, issuing: _Issuing) -> tuple[object, Mapping[st
 
 
 def _notes(session: Session, dataset_ids: Sequence[str]) -> dict[str, str]:
-    chosen = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_(dataset_ids))
-    return {each.dataset_id: each.note for each in session.scalars(chosen)}
+    query = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_(dataset_ids))
+    return {each.dataset_id: each.note for each in session.scalars(query)}
 
 
 def sign(body: object, signing_key: Signer, files: Mapping[str, str]) -> Signed:
@@ -249,8 +249,8 @@ def _body(session: Session, job: Job, entries: list[LedgerEntry], issuing: _Issu
         ran = _training(session, job, released)
     else:  # its trials have drawn on its hold; the settlement covers the rest
         ran, drawn = _study(session, job, spec, quoted, weights, released)
-        whole = {"train": charge.train + drawn.train, "holdout": charge.holdout + drawn.holdout}
-        charge = charge.model_copy(update=whole)
+        totals = {"train": charge.train + drawn.train, "holdout": charge.holdout + drawn.holdout}
+        charge = charge.model_copy(update=totals)
     side = _side_information(session, spec)
     reports = [ran.numerics] if ran.study is None else [run.numerics for run in ran.study.runs]
     return Body(
@@ -293,8 +293,8 @@ def _digests(spec: JobSpec, file: Artifact | None) -> dict[str, str | None]:
 
 
 def _governance(session: Session, job: Job, spec: JobSpec) -> Governed | None:
-    found = governance(session, job)
-    return None if found is None else Governed(dataset=found, use=spec.use)
+    terms = governance(session, job)
+    return None if terms is None else Governed(dataset=terms, use=spec.use)
 
 
 def _content(dataset: Dataset) -> Content:
@@ -305,19 +305,19 @@ def _ledgers(
     session: Session, job: Job, spec: JobSpec, entries: list[LedgerEntry], issuing: _Issuing
 ) -> LedgerSettled | tuple[LedgerSettled, ...]:
     """The ledger that was charged; with blocks all of theirs. The guarantee is about the units of these alone."""
-    found = [_settled(session, job, each, issuing) for each in entries]
+    ledgers = [_settled(session, job, each, issuing) for each in entries]
     paid = [session.get_one(Dataset, each.dataset_id) for each in entries]
-    read = [records_of(session, each.id) for each in paid]
+    records = [records_of(session, each.id) for each in paid]
     if spec.blocks == ALL:
-        if [each.id for each in read] != [job.dataset_id]:
+        if [each.id for each in records] != [job.dataset_id]:
             raise PrivacyError("this job has paid on blocks that its specification does not name")
-        if paid == read:
-            return found[0]
-    elif {label_of(block) for block in read} != set(spec.blocks):
+        if paid == records:
+            return ledgers[0]
+    elif {label_of(block) for block in records} != set(spec.blocks):
         raise PrivacyError("this job has paid on other blocks than its specification names")
     return tuple(
         ledger.model_copy(update={"block": label_of(block), "dataset": block.id, "content_hmac": block.content_hmac})
-        for block, ledger in zip(paid, found, strict=True)
+        for block, ledger in zip(paid, ledgers, strict=True)
     )
 
 
@@ -328,23 +328,23 @@ def _settled(session: Session, job: Job, entry: LedgerEntry, issuing: _Issuing) 
     Without them if it does not reach the settlement, if an entry is missing, or if another key signed it: a certificate
     with such a checkpoint would never verify.
     """
-    alone = LedgerSettled(entry_seq=entry.seq, balance_after=Memo.of(entry.memo).balances, head=entry.hash)
+    settled = LedgerSettled(entry_seq=entry.seq, balance_after=Memo.of(entry.memo).balances, head=entry.hash)
     note = issuing.notes.get(entry.dataset_id)
     if note is None or not notes.is_signed(note, issuing.signer):
-        return alone
+        return settled
     size = notes.read(note).size
     if size < entry.seq:
-        return alone
-    whose = select(Job.id).where(or_(Job.id == job.id, Job.parent_id == job.id))
-    own = select(LedgerEntry.seq, LedgerEntry.hash).where(
-        LedgerEntry.dataset_id == entry.dataset_id, LedgerEntry.job_id.in_(whose), LedgerEntry.seq <= size
+        return settled
+    runs = select(Job.id).where(or_(Job.id == job.id, Job.parent_id == job.id))
+    entry_query = select(LedgerEntry.seq, LedgerEntry.hash).where(
+        LedgerEntry.dataset_id == entry.dataset_id, LedgerEntry.job_id.in_(runs), LedgerEntry.seq <= size
     )
-    entries = [(row.seq, row.hash) for row in session.execute(own.order_by(LedgerEntry.seq))]
+    entries = [(row.seq, row.hash) for row in session.execute(entry_query.order_by(LedgerEntry.seq))]
     try:
         proofs = checkpoints.proofs(session, entry.dataset_id, entries, size)
     except ValueError:
-        return alone
-    return alone.model_copy(update={"checkpoint": note, "proofs": tuple(proofs)})
+        return settled
+    return settled.model_copy(update={"checkpoint": note, "proofs": tuple(proofs)})
 
 
 def _training(session: Session, job: Job, has_model: bool) -> WhatRan:
@@ -382,9 +382,9 @@ def _study(
     posts = [find(session, charged, f"settle:{run.id}") for run in runs]
     of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == weights)
     handed_out = set(session.scalars(of_runs))
-    chosen = next((run for run in runs if run.trial_number == stored.chosen), None)
-    if chosen is not None and has_model:  # its model is the study's now
-        handed_out.add(chosen.id)
+    chosen_run = next((run for run in runs if run.trial_number == stored.chosen), None)
+    if chosen_run is not None and has_model:  # its model is the study's now
+        handed_out.add(chosen_run.id)
     training = stored.common.training
     study = CertifiedStudy(
         search=spec.hpo,
@@ -392,14 +392,14 @@ def _study(
         procedure_epsilon=quoted.hpo.procedure,
         final_run_epsilon=quoted.hpo.final,
         decision=stored.decision,
-        chosen=chosen.id if chosen is not None else None,
+        chosen=chosen_run.id if chosen_run is not None else None,
         keeps_weights=stored.keep_weights,
         mean=MeanOf(run=runs[0].id) if stored.common.mean_once else None,
         runs=tuple(_run(session, run, post, run.id in handed_out) for run, post in zip(runs, posts, strict=True)),
     )
     started = sum(run.steps_started for run in runs)
-    effective = chosen.step if chosen is not None and has_model else None
-    whole = WhatRan(
+    effective = chosen_run.step if chosen_run is not None and has_model else None
+    totals = WhatRan(
         unit=stored.common.unit,
         relation=quoted.epsilon.relation,
         mechanism=None,
@@ -415,7 +415,7 @@ def _study(
         study=study,
     )
     paid = [post for post in posts if post]
-    return whole, Units(train=sum(each.train for each in paid), holdout=sum(each.holdout for each in paid))
+    return totals, Units(train=sum(each.train for each in paid), holdout=sum(each.holdout for each in paid))
 
 
 def _run(session: Session, run: Job, post: LedgerEntry | None, has_model: bool) -> CertifiedRun:
@@ -438,19 +438,19 @@ def _run(session: Session, run: Job, post: LedgerEntry | None, has_model: bool) 
 
 def _audit(session: Session, job: Job) -> Finding | None:
     """What the canaries of an audited job show; None if it was not audited, or ended without a model."""
-    said = _last_event(session, job, "audited")
-    return None if said is None else Finding.model_validate(said)
+    event = _last_event(session, job, "audited")
+    return None if event is None else Finding.model_validate(event)
 
 
 def _numerics(session: Session, job: Job) -> NumericsReport | None:
     """The numerics of its last attempt; None if none became ready, or if none reported them."""
-    said = _last_event(session, job, "ready")
-    return None if said is None else ReadyNumerics.model_validate(said).numerics
+    event = _last_event(session, job, "ready")
+    return None if event is None else ReadyNumerics.model_validate(event).numerics
 
 
 def _last_event(session: Session, job: Job, kind: EventType) -> object:
-    said = select(JobEvent.data).where(JobEvent.job_id == job.id, JobEvent.type == kind)
-    return session.scalars(said.order_by(JobEvent.seq.desc()).limit(1)).first()
+    query = select(JobEvent.data).where(JobEvent.job_id == job.id, JobEvent.type == kind)
+    return session.scalars(query.order_by(JobEvent.seq.desc()).limit(1)).first()
 
 
 def _side_information(session: Session, spec: JobSpec) -> Content | None:

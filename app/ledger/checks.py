@@ -41,10 +41,10 @@ def check_next(db: Database, heads: Heads, every: timedelta, replayed: dict[str,
         replayed: what this process has verified, by data set; changes. None: each verification is in full.
     """
     moment, replayed = now(), {} if replayed is None else replayed
-    whole = [each for each, reached in replayed.items() if reached.in_full_at <= moment - every]
-    for each in whole:
+    complete = [each for each, reached in replayed.items() if reached.in_full_at <= moment - every]
+    for dataset_id in complete:
         with db.write() as session:
-            request(session, each)
+            request(session, dataset_id)
     soon = LedgerCheck.problem.is_not(None) & (LedgerCheck.checked_at <= moment - min(AGAIN, every))
     is_due = or_(
         LedgerCheck.checked_at.is_(None),
@@ -59,8 +59,10 @@ def check_next(db: Database, heads: Heads, every: timedelta, replayed: dict[str,
     if not waiting:
         return False
     since = {row.dataset_id: _due_since(row.checked_at, row.requested_at, every) for row in waiting}
-    first = min(since, key=lambda each: (since[each] or datetime.min.replace(tzinfo=moment.tzinfo), each))
-    check(db, heads, first, replayed, in_full=first in whole)
+    first = min(
+        since, key=lambda dataset_id: (since[dataset_id] or datetime.min.replace(tzinfo=moment.tzinfo), dataset_id)
+    )
+    check(db, heads, first, replayed, in_full=first in complete)
     return True
 
 
@@ -87,20 +89,20 @@ def check(
         with db.read() as session:
             last = session.scalar(select(LedgerCheck.problem).where(LedgerCheck.dataset_id == dataset_id))
         in_full = in_full or since is None or last is not None
-        found = _verified(db, heads, dataset_id, since, in_full)
-        if not (found.valid or in_full):
-            found = _verified(db, heads, dataset_id, since, True)
-        after, in_full_at = found.went_on_after, found.in_full_at
-        if found.replayed is not None:
-            replayed[dataset_id] = found.replayed
+        verification = _verified(db, heads, dataset_id, since, in_full)
+        if not (verification.valid or in_full):
+            verification = _verified(db, heads, dataset_id, since, True)
+        after, in_full_at = verification.went_on_after, verification.in_full_at
+        if verification.replayed is not None:
+            replayed[dataset_id] = verification.replayed
         elif since is not None:
             replayed[dataset_id] = replace(since, in_full_at=began)
         problem, entries, bad, count, head = (
-            found.problem,
-            found.entries,
-            found.first_bad_entry,
-            found.heads,
-            found.head,
+            verification.problem,
+            verification.entries,
+            verification.first_bad_entry,
+            verification.heads,
+            verification.head,
         )
         if bad is not None:
             problem = f"{_at(bad)}{problem}"

@@ -90,9 +90,9 @@ def genesis(dataset_id: str) -> str:
 
 def content(entry: EntryLike) -> dict[str, Any]:
     """An entry's content as JSON: everything but its own hash."""
-    said = {name: getattr(entry, name) for name in COLUMNS}
-    said["created_at"] = rfc3339(said["created_at"])
-    return {"version": 1, **said}
+    document = {name: getattr(entry, name) for name in COLUMNS}
+    document["created_at"] = rfc3339(document["created_at"])
+    return {"version": 1, **document}
 
 
 def balance_of(account: AccountLike) -> Balances:

@@ -56,9 +56,9 @@ def of(session: Session, dataset: Dataset) -> Evidence:
     Raises:
         Conflict: `head-pending`: a checkpoint, or the terms, are not signed yet.
     """
-    found = members_of(session, dataset.id)
-    members = [row for row, _ in found]
-    version = 3 if all(account.whole_delta is None for _, account in found) else 4
+    member_ids = members_of(session, dataset.id)
+    members = [row for row, _ in member_ids]
+    version = 3 if all(account.whole_delta is None for _, account in member_ids) else 4
     signed = select(LedgerCheckpoint).where(LedgerCheckpoint.dataset_id.in_([each.id for each in members]))
     notes = {each.dataset_id: each for each in session.scalars(signed)}
     if len(notes) < len(members):
@@ -84,8 +84,8 @@ def pieces(db: Database, evidence: Evidence) -> Iterator[str]:
                 page = repository.page_of_entries(
                     session, checkpoint.dataset_id, after=after, job=None, limit=until - after
                 )
-                shown = [EntryView.of(each).model_dump(mode="json") for each in page[: until - after]]
-            yield ("," if after else "") + ",".join("\n" + _json(each) for each in shown)
+                page_entries = [EntryView.of(each).model_dump(mode="json") for each in page[: until - after]]
+            yield ("," if after else "") + ",".join("\n" + _json(each) for each in page_entries)
         yield "]}"
     yield "]}\n"
 

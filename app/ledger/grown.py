@@ -18,28 +18,28 @@ from core.contracts.base import Epsilon
 SPENT = ("epsilon_spent", "epsilon_spent_and_held", "epsilon_filter")  # the worst block's are the data set's
 
 
-def with_blocks(first: Dataset, own: LedgerView, others: list[tuple[Dataset, LedgerView]]) -> LedgerView:
+def with_blocks(first: Dataset, view: LedgerView, grown_blocks: list[tuple[Dataset, LedgerView]]) -> LedgerView:
     """A data set's ledger with those of its other blocks.
 
     Args:
         first, own: its own block and that one's ledger.
-        others: the blocks that were appended to it, with their ledgers, in the order of their arrival.
+        grown_blocks: the blocks that were appended to it, with their ledgers, in the order of their arrival.
     """
-    members = [(first, own), *others]
+    members = [(first, view), *grown_blocks]
     views = [view for _, view in members]
     still = [view for view in views if not view.closed] or [min(views, key=lambda view: view.cap.value)]
     lead = still[0]  # as app.ledger.blocks.lead
-    there = [each for each in members if each[0].content_deleted_at is None and not each[1].closed]
-    richest, most = max(there or members, key=lambda each: each[1].epsilon_remaining.value)
+    open_blocks = [each for each in members if each[0].content_deleted_at is None and not each[1].closed]
+    richest, largest = max(open_blocks or members, key=lambda member: member[1].epsilon_remaining.value)
     worst = {name: _largest([getattr(view, name) for view in views]) for name in SPENT}
-    return own.model_copy(
+    return view.model_copy(
         update=worst
         | {
             "cap": lead.cap,
             "cap_version": lead.cap_version,
             "largest_cap": _largest([view.largest_cap for view in views]),
-            "accounts": most.accounts,
-            "epsilon_remaining": most.epsilon_remaining,
+            "accounts": largest.accounts,
+            "epsilon_remaining": largest.epsilon_remaining,
             "remaining_block": blocks.label_of(richest),
             "closed": all(view.closed for view in views),
             "comparison": None,
@@ -54,8 +54,8 @@ def appended(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]
     return [(block, account) for block, account in session.execute(rows.order_by(Dataset.created_at, Dataset.id))]
 
 
-def _largest(found: list[Epsilon]) -> Epsilon:
-    return max(found, key=lambda each: each.value)
+def _largest(epsilons: list[Epsilon]) -> Epsilon:
+    return max(epsilons, key=lambda epsilon: epsilon.value)
 
 
 def _balance(block: Dataset, view: LedgerView) -> BlockBalance:

@@ -49,8 +49,8 @@ def join(session: Session, *, dataset_id: str, into: str, actor: str, reason: st
     """
     if dataset_id == into:
         raise InvalidRequest.at("/into", "a ledger must be joined to another one: name a different data set")
-    for each in sorted((dataset_id, into)):  # two joins at once take both locks in one order
-        accounts.lock(session, each)
+    for locked_id in sorted((dataset_id, into)):  # two joins at once take both locks in one order
+        accounts.lock(session, locked_id)
     closed, stays = accounts.account_of(session, dataset_id), accounts.account_of(session, into)
     _check(session, closed, stays)
     amount = carried(closed, stays)
@@ -68,26 +68,26 @@ def carried(closed: Account, stays: Account) -> int:
     """
     amount = max(closed.train_spent + closed.train_held, closed.holdout_spent + closed.holdout_held)
     filters = [accounts.filter_for(each.filter, each.order) for each in (closed, stays)]
-    found = filters[0].carried(amount, filters[1])
-    if found is None:
+    amount_carried = filters[0].carried(amount, filters[1])
+    if amount_carried is None:
         raise Conflict("wrong-state", "these filters can only be joined the other way round: close the other ledger")
-    return found
+    return amount_carried
 
 
 def _check(session: Session, closed: Account, stays: Account) -> None:
-    for each in (closed, stays):
-        if each.joined_into is not None:
-            raise Conflict("wrong-state", f"{each.dataset_id}: {accounts.closed_because(each)}")
-        if each.whole_delta is not None:
+    for account in (closed, stays):
+        if account.joined_into is not None:
+            raise Conflict("wrong-state", f"{account.dataset_id}: {accounts.closed_because(account)}")
+        if account.whole_delta is not None:
             raise Conflict(
                 "wrong-state",
-                f"{each.dataset_id} has a plan with two filters, each with a part of δ, and a join would be counted by "
+                f"{account.dataset_id} has a plan with two filters, each with a part of δ, and a join would be counted by "
                 "one of them alone: retire it instead",
             )
-        if len(blocks.family_of(session, each.dataset_id)) > 1:
+        if len(blocks.family_of(session, account.dataset_id)) > 1:
             raise Conflict(
                 "wrong-state",
-                f"{each.dataset_id} has several ledgers, of blocks or of another filter, and one charge cannot say "
+                f"{account.dataset_id} has several ledgers, of blocks or of another filter, and one charge cannot say "
                 "which of them must pay: retire its blocks instead",
             )
     rows = (session.get_one(Dataset, each.dataset_id) for each in (closed, stays))
@@ -104,9 +104,9 @@ def _charge(session: Session, stays: Account, amount: int, closed: str, actor: s
         spend(session, stays.dataset_id, closed, (amount, holdout), actor, memos.Joined(joined=closed))
     except BudgetError:
         taken = max(stays.train_spent + stays.train_held, stays.holdout_spent + stays.holdout_held) + amount
-        least = accounts.filter_for(stays.filter, stays.order).epsilon(taken, stays.cap_delta)
-        detail = f"both together spent more than this cap: raise it to about ε = {least:.6g} first"
-        raise Conflict("cap-too-low", detail, smallest_epsilon=least) from None
+        lowest = accounts.filter_for(stays.filter, stays.order).epsilon(taken, stays.cap_delta)
+        detail = f"both together spent more than this cap: raise it to about ε = {lowest:.6g} first"
+        raise Conflict("cap-too-low", detail, smallest_epsilon=lowest) from None
 
 
 def spend(session: Session, dataset_id: str, name: str, amounts: tuple[int, int], actor: str, memo: Document) -> None:

@@ -88,7 +88,7 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
     post, hold = aliased(LedgerEntry), aliased(LedgerEntry)
     # A trial has no hold of its own, but a share of the study's.
     shares = (cast(Job.quote["charge"][account].as_string(), BigInteger) for account in ("train", "holdout"))
-    held = [func.coalesce(*pair) for pair in zip((hold.train, hold.holdout), shares, strict=True)]
+    held_parts = [func.coalesce(*pair) for pair in zip((hold.train, hold.holdout), shares, strict=True)]
     study = case((Job.mechanism.is_(None), Job.id), else_=Job.parent_id)
     job = (
         select(
@@ -97,8 +97,8 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
             PLANNED.label("planned"),
             post.train,
             post.holdout,
-            held[0].label("held_train"),
-            held[1].label("held_holdout"),
+            held_parts[0].label("held_train"),
+            held_parts[1].label("held_holdout"),
             (post.dataset_id != dataset_id).label("is_joined"),
             post.dataset_id,
             post.seq,
@@ -108,9 +108,11 @@ def posted(session: Session, dataset_id: str) -> list[Posted]:
         .where(post.dataset_id.in_(_with_joined(session, dataset_id)), post.kind == "post")
         .subquery()
     )
-    alike = list(job.c)[:-1]
+    columns = list(job.c)[:-1]
     query = (
-        select(*alike, func.count()).group_by(*alike).order_by(job.c.is_joined, job.c.dataset_id, func.min(job.c.seq))
+        select(*columns, func.count())
+        .group_by(*columns)
+        .order_by(job.c.is_joined, job.c.dataset_id, func.min(job.c.seq))
     )
     return [
         Posted(
@@ -171,10 +173,10 @@ def charged(session: Session, dataset_id: str) -> list[Charged]:
         .where(or_(posts.c.job.is_not(None), is_open))
         .subquery()
     )
-    alike = list(job.c)[:4]
+    columns = list(job.c)[:4]
     query = (
         select(job.c.mechanism, job.c.planned, func.sum(job.c.train), func.sum(job.c.holdout), func.count())
-        .group_by(*alike)
+        .group_by(*columns)
         .order_by(func.min(job.c.created_at), func.min(job.c.id))
     )
     return [
@@ -230,8 +232,8 @@ def epsilon_of_only_job(session: Session, account: Account) -> Epsilon | None:
 
 def _with_joined(session: Session, dataset_id: str) -> list[str]:
     """A data set and those whose ledgers were joined to its own, directly or through others."""
-    found, last = [dataset_id], [dataset_id]
+    ids, last = [dataset_id], [dataset_id]
     while last:
         last = list(session.scalars(select(Account.dataset_id).where(Account.joined_into.in_(last))))
-        found += last
-    return found
+        ids += last
+    return ids

@@ -59,9 +59,9 @@ def list_entries(
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
         entries = repository.page_of_entries(session, dataset.id, after=seq, job=job, limit=limit)
-        more, entries = len(entries) > limit, entries[:limit]
+        has_more, entries = len(entries) > limit, entries[:limit]
         return EntryList(
-            items=[EntryView.of(entry) for entry in entries], next=encode_cursor(entries[-1].seq) if more else None
+            items=[EntryView.of(entry) for entry in entries], next=encode_cursor(entries[-1].seq) if has_more else None
         )
 
 
@@ -134,12 +134,12 @@ def join_ledger(
     recorded = {each: behind.read_recorded(heads, each) for each in (closed, stays)}
     load_numerics()
     with db.write() as session:
-        for each, head in recorded.items():
-            behind.require_current(session, head, require(session, caller, each, "own").id)
+        for locked_id, head in recorded.items():
+            behind.require_current(session, head, require(session, caller, locked_id, "own").id)
         joining.join(session, dataset_id=closed, into=stays, actor=caller.id, reason=body.reason)
         audit.record(session, "ledger.joined", closed, dataset=stays)
-    for each in (stays, closed):  # a reader who finds the one closed also finds the other charged
-        behind.record_soon(db, heads, each)
+    for locked_id in (stays, closed):  # a reader who finds the one closed also finds the other charged
+        behind.record_soon(db, heads, locked_id)
     return summary.overview(db, pricing, stays)
 
 

@@ -74,9 +74,9 @@ def recomputed() -> CompoundSelect[Any]:
     post, hold = LedgerEntry, aliased(LedgerEntry)
     holder = func.coalesce(LedgerEntry.memo["hold"].as_string(), post.job_id)
 
-    def is_first(of: Sequence[InstrumentedAttribute[str]], order: Sequence[Any]) -> ColumnElement[int]:
+    def is_first(columns: Sequence[InstrumentedAttribute[str]], order: Sequence[Any]) -> ColumnElement[int]:
         # A post without a holder belongs to no other one.
-        place = func.row_number().over(partition_by=(*of, holder), order_by=order)
+        place = func.row_number().over(partition_by=(*columns, holder), order_by=order)
         return case((or_(holder.is_(None), place == 1), 1), else_=0)
 
     posts = (
@@ -111,13 +111,13 @@ def problem_of(session: Session, dataset_id: str) -> str | None:
     and so on which day, may depend on the order of commits, for no order of entries holds across ledgers: with the
     first block's these counts are compared as sums over the blocks, and over the days of several.
     """
-    named = session.get_one(Dataset, dataset_id)
-    members = [dataset_id] if named.parent_id is not None else family_of(session, dataset_id)
-    own = _difference(("dataset_id", "key_id", "day"), ("charges", "train", "holdout"))
+    dataset = session.get_one(Dataset, dataset_id)
+    members = [dataset_id] if dataset.parent_id is not None else family_of(session, dataset_id)
+    problem = _difference(("dataset_id", "key_id", "day"), ("charges", "train", "holdout"))
     family = _difference(("key_id", "day" if len(members) == 1 else "is_total"), ("family_charges",))
-    comparisons = (own,) if named.parent_id is not None else (own, family)
-    of = {"members": members}
-    return PROBLEM if any(session.execute(each, of).first() is not None for each in comparisons) else None
+    comparisons = (problem,) if dataset.parent_id is not None else (problem, family)
+    parameters = {"members": members}
+    return PROBLEM if any(session.execute(each, parameters).first() is not None for each in comparisons) else None
 
 
 def total_of(session: Session, dataset_id: str) -> str | None:
@@ -138,14 +138,14 @@ def total_of(session: Session, dataset_id: str) -> str | None:
 @cache
 def _difference(by: tuple[str, ...], sums: tuple[str, ...]) -> Select[Any]:
     """Selects where the stored sums of `members` less the recomputed ones are not zero."""
-    made = recomputed().subquery()
+    fresh_sums = recomputed().subquery()
 
-    def keys(of: FromClause) -> list[ColumnElement[Any]]:
-        columns = {**of.c, "is_total": case((of.c.day == "", 1), else_=0).label("is_total")}
+    def keys(source: FromClause) -> list[ColumnElement[Any]]:
+        columns = {**source.c, "is_total": case((source.c.day == "", 1), else_=0).label("is_total")}
         return [columns[name] for name in by]
 
     stored = select(*keys(SPENT), *(SPENT.c[name] for name in sums)).where(SPENT.c.dataset_id.in_(_members()))
-    less = select(*keys(made), *((-made.c[name]).label(name) for name in sums))
+    less = select(*keys(fresh_sums), *((-fresh_sums.c[name]).label(name) for name in sums))
     both = union_all(stored, less).subquery()
     differs = or_(*(func.sum(both.c[name]) != 0 for name in sums))
     return select(literal(1, Integer)).select_from(both).group_by(*(both.c[name] for name in by)).having(differs)
@@ -165,13 +165,13 @@ def rebuild(db: Database, dataset: str) -> int:
         NotFound: no such data set, or a public one.
     """
     with db.write() as session:
-        named = session.scalar(select(Dataset.id).where(or_(Dataset.id == dataset, Dataset.name == dataset)))
-        row, _account = dataset_with_account(session, named or dataset)
+        dataset_id = session.scalar(select(Dataset.id).where(or_(Dataset.id == dataset, Dataset.name == dataset)))
+        row, _account = dataset_with_account(session, dataset_id or dataset)
         members = lock_family(session, row.parent_id or row.id)
         write(session, members)
-        for each in members:
-            audit.record(session, "ledger.sums_rebuilt", each)
-            check = session.get(LedgerCheck, each) or LedgerCheck(dataset_id=each)
+        for member_id in members:
+            audit.record(session, "ledger.sums_rebuilt", member_id)
+            check = session.get(LedgerCheck, member_id) or LedgerCheck(dataset_id=member_id)
             check.requested_at = now()
             session.add(check)
         count = select(func.count()).select_from(SPENT).where(SPENT.c.dataset_id.in_(members))

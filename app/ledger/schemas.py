@@ -39,17 +39,17 @@ class AccountView(Balance):
     @classmethod
     def of(cls, account: Account, name: str, unit: str) -> AccountView:
         """Shows one of an account's two balances."""
-        budget, spent, held = (getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held"))
+        budget, spent, held_units = (getattr(account, f"{name}_{part}") for part in ("budget", "spent", "held"))
         return cls(
             filter=account.filter,
             order=account.order,
             unit=unit,
             budget=budget,
             spent=spent,
-            held=held,
+            held=held_units,
             remaining=remaining_of(account)[name],
             share_spent=spent / budget,
-            share_held=held / budget,
+            share_held=held_units / budget,
         )
 
 

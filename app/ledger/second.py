@@ -37,10 +37,10 @@ def open_first(session: Session, dataset: Dataset, spec: DatasetSpec) -> Account
     cap, privacy = spec.privacy.cap, spec.privacy
     if cap is None or cap.delta is None:
         return None
-    delta, whole = delta_of_each(privacy.plan, cap.delta), cap.delta if may_move(privacy.plan) else None
+    delta, whole_delta = delta_of_each(privacy.plan, cap.delta), cap.delta if may_move(privacy.plan) else None
     enforced = filter_of(privacy.filter, privacy.order if privacy.filter == "rdp" else None)
     has_holdout = isinstance(spec.holdout, SplitHoldout)
-    terms = Opening(enforced, cap.epsilon, delta, has_holdout, dataset.owner_key, whole)
+    terms = Opening(enforced, cap.epsilon, delta, has_holdout, dataset.owner_key, whole_delta)
     return accounts.open_on(session, dataset.id, terms)
 
 
@@ -67,7 +67,7 @@ def move(session: Session, dataset: Dataset, actor: str, ledger: str | None = No
             allows in all.
     """
     account = _open_second(session, dataset, actor, ledger)
-    parts = [(found, copy_to(session, found, account)) for found in budgets.all_of(session, dataset.id)]
+    parts = [(share, copy_to(session, share, account)) for share in budgets.all_of(session, dataset.id)]
     _carry(session, (dataset.id, account.dataset_id), actor, parts)
     audit.record(session, "ledger.joined", dataset.id, dataset=account.dataset_id)
     return account.dataset_id
@@ -92,10 +92,10 @@ def _carry(
     enforced = accounts.filter_for(second.filter, second.order)
     amounts = carried(first, enforced)
     if any(amounts):
-        own = accounts.filter_for(first.filter, first.order)
-        taken = [(copy, _in_units_of(enforced, own, before)) for before, copy in parts]
+        from_filter = accounts.filter_for(first.filter, first.order)
+        taken = [(copy, _in_units_of(enforced, from_filter, share)) for share, copy in parts]
         shares = [
-            (copy, min(train, copy.train_budget), min(rest, copy.holdout_budget)) for copy, (train, rest) in taken
+            (copy, min(train, copy.train_budget), min(holdout, copy.holdout_budget)) for copy, (train, holdout) in taken
         ]
         within = [memos.CarriedWithin(budget=copy.id, train=each, holdout=other) for copy, each, other in shares]
         memo = memos.Joined(
@@ -111,24 +111,24 @@ def _carry(
     joining.close(session, first, second.dataset_id, actor, REASON)
 
 
-def too_much(first: Account, to: Filter, more: tuple[int, int] = (0, 0)) -> str:
+def too_much(first: Account, to: Filter, amounts: tuple[int, int] = (0, 0)) -> str:
     """Says which account lacks how much for a move, and what would do.
 
     Args:
-        more: what a job or charge that is the reason for the move needs.
+        amounts: what a job or charge that is the reason for the move needs.
     """
-    train, holdout = (have + need for have, need in zip(carried(first, to), more, strict=True))
+    train, holdout = (have + need for have, need in zip(carried(first, to), amounts, strict=True))
     name, amount = ("training", train) if train >= holdout else ("hold-out", holdout)
-    least = to.epsilon(amount, _delta_after(first))
+    lowest = to.epsilon(amount, _delta_after(first))
     share = f"{-(-100 * amount // budget_after(first, to))} % of the {name} account of {first.dataset_id}"
-    if not any(more):
+    if not any(amounts):
         return (
             f"more was spent and held on this data set's exact ledger than one for any mechanism allows: {share}. "
-            f"Raise the cap to about ε = {least:.6g} first; full-batch jobs are still admitted"
+            f"Raise the cap to about ε = {lowest:.6g} first; full-batch jobs are still admitted"
         )
     return (
         "this is the first job or charge here that the exact ledger cannot count, and with all that was spent already "
-        f"it takes {share} under the filter `rdp`. The ledger stays as it is: raise the cap to about ε = {least:.6g}, "
+        f"it takes {share} under the filter `rdp`. The ledger stays as it is: raise the cap to about ε = {lowest:.6g}, "
         "or ask for less, or for full-batch jobs"
     )
 
@@ -138,12 +138,12 @@ def carried(first: Account, to: Filter) -> tuple[int, int]:
     return _in_units_of(to, accounts.filter_for(first.filter, first.order), first)
 
 
-def _in_units_of(to: Filter, own: Filter, of: Account | SubAccount) -> tuple[int, int]:
-    taken = (of.train_spent + of.train_held, of.holdout_spent + of.holdout_held)
-    found = [own.carried(each, to) for each in taken]
-    if None in found:
+def _in_units_of(to: Filter, from_filter: Filter, source: Account | SubAccount) -> tuple[int, int]:
+    taken = (source.train_spent + source.train_held, source.holdout_spent + source.holdout_held)
+    amounts = [from_filter.carried(each, to) for each in taken]
+    if None in amounts:
         raise Conflict("wrong-state", "no bound is known for this change of filter")
-    train, holdout = (each or 0 for each in found)
+    train, holdout = (each or 0 for each in amounts)
     return train, holdout
 
 
@@ -159,19 +159,19 @@ def _delta_after(first: Account) -> float:
 def left_after(first: Account, to: Filter) -> dict[str, int]:
     """What a ledger that moves now could still hold: its budgets under the other filter, less what is carried."""
     budget, (train, holdout) = budget_after(first, to), carried(first, to)
-    there = first.joined_into is None
+    is_open = first.joined_into is None
     return {
-        "train": max(0, budget - train) if there else 0,
-        "holdout": max(0, budget - holdout) if there and first.holdout_budget else 0,
+        "train": max(0, budget - train) if is_open else 0,
+        "holdout": max(0, budget - holdout) if is_open and first.holdout_budget else 0,
     }
 
 
 def _beside(dataset: Dataset, ledger: str) -> Dataset:
     label = f"{dataset.label or FIRST}{SUFFIX}"
-    whole = dataset.name if dataset.label is None else dataset.name.removesuffix(f"/{dataset.label}")
+    name = dataset.name if dataset.label is None else dataset.name.removesuffix(f"/{dataset.label}")
     return Dataset(
         id=ledger,
-        name=f"{whole}/{label}",
+        name=f"{name}/{label}",
         parent_id=dataset.parent_id or dataset.id,
         label=label,
         pays_for=dataset.id,

@@ -162,12 +162,17 @@ def _output(command: Sequence[str], data: bytes) -> bytes:
 @contextmanager
 def _started(command: Sequence[str], data: bytes) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A program in a process group of its own, which is killed at the end, and the pipe that it writes to."""
-    with tempfile.TemporaryFile() as given:  # not a pipe: a program that does not read cannot stop us
-        given.write(data)
-        given.seek(0)
-        known = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    with tempfile.TemporaryFile() as input_file:  # not a pipe: a program that does not read cannot stop us
+        input_file.write(data)
+        input_file.seek(0)
+        variables = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         process = subprocess.Popen(
-            command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=known, start_new_session=True
+            command,
+            stdin=input_file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=variables,
+            start_new_session=True,
         )
     if process.stdout is None:
         raise RuntimeError("a program's output was not opened")
@@ -228,11 +233,11 @@ def sign_and_store(db: Database, draft: Callable[[], Draft[S] | None], key: Sign
         TransientError: others changed it each time.
     """
     for _ in range(TRIES):
-        read = draft()
-        if read is None:
+        draft_row = draft()
+        if draft_row is None:
             return None
-        signed = read.signed(key)
+        signed = draft_row.signed(key)
         with db.write() as session:
-            if read.store(session, signed):
+            if draft_row.store(session, signed):
                 return signed
     raise TransientError("what is to be signed changed each time while it was signed")

@@ -60,8 +60,8 @@ class SigningKeyList(Document, Whole[SigningKeyView]):
 def list_signing_keys(db: Db) -> SigningKeyList:
     """Lists the keys that sign or signed certificates, the newest first. Keep the key that you trust outside."""
     with db.read() as session:
-        found = session.scalars(select(SigningKey).order_by(SigningKey.first_used_at.desc(), SigningKey.id)).all()
-    return SigningKeyList(items=[SigningKeyView.of(each) for each in found])
+        rows = session.scalars(select(SigningKey).order_by(SigningKey.first_used_at.desc(), SigningKey.id)).all()
+    return SigningKeyList(items=[SigningKeyView.of(each) for each in rows])
 
 
 @router.get("/signatures/{digest}")

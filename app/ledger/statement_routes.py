@@ -44,7 +44,7 @@ def document(db: Database, caller: Caller, dataset_id: str) -> StreamingResponse
         Conflict: `head-pending`, as `evidence.of`.
     """
     with db.read() as session:
-        named, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-        stated = evidence.of(session, named)
-    headers = {"Content-Disposition": f'attachment; filename="{named.name}-statement.json"'}
+        dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
+        stated = evidence.of(session, dataset)
+    headers = {"Content-Disposition": f'attachment; filename="{dataset.name}-statement.json"'}
     return StreamingResponse(evidence.pieces(db, stated), media_type="application/json", headers=headers)

@@ -121,16 +121,16 @@ def _of_jobs(db: Database, pricing: Comparer, dataset: Dataset, account: Account
     """
     if account.entries > MOST_COMPOSED:
         return view(dataset, account)
-    kept = _KEPT.setdefault(db, _Kept())
-    with kept.turns[dataset.id]:
+    cache = _KEPT.setdefault(db, _Kept())
+    with cache.turns[dataset.id]:
         with db.read() as session:
             dataset, account = dataset_with_account(session, dataset.id)
-        composed = kept.found.get((dataset.id, account.head, compares))
+        composed = cache.found.get((dataset.id, account.head, compares))
         if composed is None or not composed.holds:
             account, composed = _composed(db, pricing, dataset.id, compares=compares)
-            kept.found[dataset.id, account.head, compares] = composed
-            if len(kept.found) > MOST_KEPT:
-                kept.found.popitem(last=False)
+            cache.found[dataset.id, account.head, compares] = composed
+            if len(cache.found) > MOST_KEPT:
+                cache.found.popitem(last=False)
     return view(dataset, account, composed.comparison, composed.sums)
 
 
@@ -139,13 +139,13 @@ def _composed(db: Database, pricing: Comparer, dataset_id: str, *, compares: boo
     with db.read() as session:
         dataset, account = dataset_with_account(session, dataset_id)
         jobs, all_of_them = posted(session, dataset_id) if compares else [], charged(session, dataset_id)
-        others = is_charged_by_others(session, dataset_id)
-    if others or not _is_known(account, all_of_them):
+        has_others = is_charged_by_others(session, dataset_id)
+    if has_others or not _is_known(account, all_of_them):
         return account, Composed(compares)
-    found = sums(pricing, account, all_of_them)
-    if found is None or not compares:
-        return account, Composed(compares, found)
-    return account, Composed(compares, found, comparison(pricing, dataset, account, jobs, found))
+    totals = sums(pricing, account, all_of_them)
+    if totals is None or not compares:
+        return account, Composed(compares, totals)
+    return account, Composed(compares, totals, comparison(pricing, dataset, account, jobs, totals))
 
 
 def figures(db: Database, pricing: Comparer, dataset_id: str) -> LedgerView | None:
@@ -171,32 +171,35 @@ def brief(session: Session, dataset: Dataset, account: Account) -> LedgerView:
 def _with_blocks(
     session: Session, dataset: Dataset, account: Account, grown: list[tuple[Dataset, Account]]
 ) -> LedgerView:
-    others = [(each, brief_of_one(session, each, of)) for each, of in grown]
-    return with_blocks(dataset, brief_of_one(session, dataset, account), others)
+    blocks = [(each, brief_of_one(session, each, block)) for each, block in grown]
+    return with_blocks(dataset, brief_of_one(session, dataset, account), blocks)
 
 
 def brief_of_one(session: Session, dataset: Dataset, account: Account) -> LedgerView:
     """The same of one block alone."""
     nothing_spent = account.train_spent == account.holdout_spent == 0
-    own = None if account.filter == "gdp" or nothing_spent else epsilon_of_only_job(session, account)
-    if own is None:
+    only_epsilon = None if account.filter == "gdp" or nothing_spent else epsilon_of_only_job(session, account)
+    if only_epsilon is None:
         return view(dataset, account)
     is_held = account.train_held > 0 or account.holdout_held > 0
-    spent, taken = dict.fromkeys(ACCOUNTS, own.value), dict.fromkeys(ACCOUNTS, math.inf if is_held else own.value)
-    return view(dataset, account, None, Sums(spent, taken, own.accountant))
+    spent, taken = (
+        dict.fromkeys(ACCOUNTS, only_epsilon.value),
+        dict.fromkeys(ACCOUNTS, math.inf if is_held else only_epsilon.value),
+    )
+    return view(dataset, account, None, Sums(spent, taken, only_epsilon.accountant))
 
 
 def view(
     dataset: Dataset, account: Account, compared: Comparison | None = None, summed: Sums | None = None
 ) -> LedgerView:
     """The figures from an account's row. `summed` may make the ε's smaller than the filter's own."""
-    of = filter_for(account.filter, account.order)
+    privacy_filter = filter_for(account.filter, account.order)
     names: list[AccountName] = ["train"] if account.holdout_budget == 0 else ["train", "holdout"]
-    accounts = {name: AccountView.of(account, name, of.unit) for name in names}
+    accounts = {name: AccountView.of(account, name, privacy_filter.unit) for name in names}
     remaining = min(each.remaining for each in accounts.values())
 
     def of_filter(amount: int) -> float:
-        return of.epsilon(amount, account.cap_delta) if amount else 0.0
+        return privacy_filter.epsilon(amount, account.cap_delta) if amount else 0.0
 
     def least(amounts: dict[AccountName, int], bounds: dict[AccountName, float] | None) -> Epsilon:
         by_filter = {name: of_filter(amount) for name, amount in amounts.items()}
@@ -245,51 +248,53 @@ def sums(pricing: Comparer, account: Account, jobs: list[Charged]) -> Sums | Non
     return Sums(spent, taken, "pld" if samples else "gdp")
 
 
-def _basic(pricing: Comparer, done: list[Counted], delta: float) -> float:
-    return pricing.basic(_of_jobs_alike(done, delta)).epsilon if done else 0.0
+def _basic(pricing: Comparer, jobs: list[Counted], delta: float) -> float:
+    return pricing.basic(_of_jobs_alike(jobs, delta)).epsilon if jobs else 0.0
 
 
-def _of_jobs_alike(done: list[Counted], delta: float) -> CompareRequest:
+def _of_jobs_alike(jobs: list[Counted], delta: float) -> CompareRequest:
     """Each event once, with the number of its jobs: a ledger has more jobs than kinds of them."""
-    alike: Counter[Event] = Counter()
-    for event, count in done:
-        alike[event] += count
-    return CompareRequest(events=tuple(alike), counts=tuple(alike.values()), delta=delta)
+    counts: Counter[Event] = Counter()
+    for event, count in jobs:
+        counts[event] += count
+    return CompareRequest(events=tuple(counts), counts=tuple(counts.values()), delta=delta)
 
 
 def planned_event(job: Charged, name: AccountName) -> Event | None:
     """What a job, or a whole study, was priced for on an account; None where that is nothing."""
     if job.mechanism is not None:
-        done: Event | None = job.mechanism.event(name)
+        event: Event | None = job.mechanism.event(name)
     else:
-        done = None if job.planned is None else job.planned.of(name)
-    return done if done is not None and events.leaves(done) else None
+        event = None if job.planned is None else job.planned.of(name)
+    return event if event is not None and events.leaves(event) else None
 
 
 def _is_known(account: Account, jobs: list[Charged]) -> bool:
     """True if the jobs' entries explain all spending. After a restored backup, or in a ledger that another one was
     joined to, a part may be known as an amount alone, which no other accountant can compose."""
-    known = tuple(sum(each.spent.of(name) for each in jobs) for name in ACCOUNTS)
-    return known == (account.train_spent, account.holdout_spent)
+    spent = tuple(sum(each.spent.of(name) for each in jobs) for name in ACCOUNTS)
+    return spent == (account.train_spent, account.holdout_spent)
 
 
 def comparison(
     pricing: Comparer, dataset: Dataset, account: Account, jobs: list[Posted], summed: Sums
 ) -> Comparison | None:
     """Each figure for the account with the larger loss; None if the computation exceeds its limits."""
-    found = [Compared(rdp_best_order=0.0, pld_if_fixed_in_advance=0.0)]
+    compared = [Compared(rdp_best_order=0.0, pld_if_fixed_in_advance=0.0)]
     for name in ACCOUNTS:
-        done = settled_events(jobs, name)
-        if not done:
+        settled = settled_events(jobs, name)
+        if not settled:
             continue
         try:
-            found.append(pricing.compare(_of_jobs_alike(done, account.cap_delta)))
+            compared.append(pricing.compare(_of_jobs_alike(settled, account.cap_delta)))
         except LimitError:
             return None
     return Comparison(
         basic=_epsilon(dataset, account, max(summed.spent.values()), summed.accountant),
-        rdp_best_order=_epsilon(dataset, account, max(each.rdp_best_order for each in found), "rdp"),
-        pld_if_fixed_in_advance=_epsilon(dataset, account, max(each.pld_if_fixed_in_advance for each in found), "pld"),
+        rdp_best_order=_epsilon(dataset, account, max(each.rdp_best_order for each in compared), "rdp"),
+        pld_if_fixed_in_advance=_epsilon(
+            dataset, account, max(each.pld_if_fixed_in_advance for each in compared), "pld"
+        ),
     )
 
 
@@ -301,23 +306,23 @@ def settled_events(jobs: list[Posted], name: AccountName) -> list[Counted]:
     together: dict[str | int, list[Posted]] = {}
     for number, job in enumerate(jobs):
         together.setdefault(number if job.study is None else job.study, []).append(job)
-    done: list[Counted] = []
+    counted: list[Counted] = []
     for parts in together.values():
-        whole = next((part for part in parts if part.planned is not None), None)
-        found: list[Event]
-        planned = None if whole is None or whole.planned is None else whole.planned.of(name)
-        held = 0 if whole is None else whole.held.of(name)
-        if whole is not None and sum(part.spent.of(name) * part.times for part in parts) == held:
-            found = [planned] if planned is not None and held else []
+        planned_part = next((part for part in parts if part.planned is not None), None)
+        part_events: list[Event]
+        planned = None if planned_part is None or planned_part.planned is None else planned_part.planned.of(name)
+        held_units = 0 if planned_part is None else planned_part.held.of(name)
+        if planned_part is not None and sum(part.spent.of(name) * part.times for part in parts) == held_units:
+            part_events = [planned] if planned is not None and held_units else []
         else:
             runs = [(event, part.times) for part in parts if (event := settled_event(part, name)) is not None]
             if parts[0].study is None:
-                done += runs
+                counted += runs
                 continue
-            found = [event for event, count in runs for _ in range(count)]
-        if found:
-            done.append((found[0] if len(found) == 1 else events.composed(found), 1))
-    return done
+            part_events = [event for event, count in runs for _ in range(count)]
+        if part_events:
+            counted.append((part_events[0] if len(part_events) == 1 else events.composed(part_events), 1))
+    return counted
 
 
 def settled_event(job: Posted, name: AccountName) -> Event | None:
@@ -325,21 +330,21 @@ def settled_event(job: Posted, name: AccountName) -> Event | None:
 
     Charges grow in proportion to steps and releases, so that the part of the hold that was posted tells how many.
     """
-    spent, held, mechanism = job.spent.of(name), job.held.of(name), job.mechanism
+    spent, held_units, mechanism = job.spent.of(name), job.held.of(name), job.mechanism
     if spent == 0 or mechanism is None:
         return None
 
     def part(planned: int) -> int:
         # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
-        return planned if spent == held else max(1, -(-planned * (spent - 1) // held))
+        return planned if spent == held_units else max(1, -(-planned * (spent - 1) // held_units))
 
-    training = _part_of(mechanism.training, spent, held) if name == "train" else mechanism.training
+    training = _part_of(mechanism.training, spent, held_units) if name == "train" else mechanism.training
     # Releases on the training account are spread evenly over its steps, and share its part. A histogram is whole.
     scores = (each.model_copy(update={"times": part(each.times)}) for each in mechanism.scores)
     return mechanism.started(training, scores).event(name)
 
 
-def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMechanism:
+def _part_of(training: TrainingMechanism, spent: int, held_units: int) -> TrainingMechanism:
     """The steps that so much of the hold pays for, a step of two queries counted twice."""
 
     def upto(steps: int) -> TrainingMechanism:
@@ -349,14 +354,14 @@ def _part_of(training: TrainingMechanism, spent: int, held: int) -> TrainingMech
         return upto(steps).participations + upto(steps).double_steps()
 
     # The charge was rounded up by less than one unit: without it the quotient is not past the true number.
-    enough = -(-queries(training.steps) * (spent - 1) // held) if spent < held else queries(training.steps)
+    enough = -(-queries(training.steps) * (spent - 1) // held_units) if spent < held_units else queries(training.steps)
     return upto(bisect_left(range(1, training.steps + 1), enough, hi=training.steps - 1, key=queries) + 1)
 
 
 def _cap(dataset: Dataset, account: Account, value: float) -> Epsilon:
     """A guarantee about all that will ever be released: at the δ of all filters of the data set's plan."""
-    found = _epsilon(dataset, account, value, account.filter)
-    return found.model_copy(update={"delta": account.whole_delta or account.cap_delta})
+    order = _epsilon(dataset, account, value, account.filter)
+    return order.model_copy(update={"delta": account.whole_delta or account.cap_delta})
 
 
 def _epsilon(dataset: Dataset, account: Account, value: float, accountant: str) -> Epsilon:

@@ -53,9 +53,9 @@ class StatedGrant(Document):
     @property
     def in_words(self) -> str:
         """The grant in one line."""
-        said = [f"{self.key} may {self.access}", *([f"for {self.purpose}"] if self.purpose else [])]
-        said += [f"permit {self.permit}"] if self.permit else []
-        return ", ".join([*said, f"until {rfc3339(self.ends_at)}" if self.ends_at else "without an end"])
+        words = [f"{self.key} may {self.access}", *([f"for {self.purpose}"] if self.purpose else [])]
+        words += [f"permit {self.permit}"] if self.permit else []
+        return ", ".join([*words, f"until {rfc3339(self.ends_at)}" if self.ends_at else "without an end"])
 
 
 class Terms(Document):

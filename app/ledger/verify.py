@@ -113,23 +113,24 @@ def verify(
     account, stray, parts = _snapshot(session, dataset_id)
     at = Replayed.nothing(dataset_id) if since is None or in_full else since
     first, keep = at.entries + 1, (account.entries - BACK) // TILE * TILE
-    kept = anchors(session, dataset_id, recorded, outside, after=at.entries)
-    replay, tree = deepcopy(at.replay), _Tree(session, dataset_id, kept, at)
-    count, reached = at.heads + kept.count(at.entries), at if at.entries else None
+    outside_anchors = anchors(session, dataset_id, recorded, outside, after=at.entries)
+    replay, tree = deepcopy(at.replay), _Tree(session, dataset_id, outside_anchors, at)
+    count, reached = at.heads + outside_anchors.count(at.entries), at if at.entries else None
     if since is not None and in_full:
-        kept.add(since.entries, since.replay.head, "what was verified before")
+        outside_anchors.add(since.entries, since.replay.head, "what was verified before")
     bad: int | None = at.entries
     try:
-        own = select(*ENTRY).where(LedgerEntry.dataset_id == dataset_id)
-        entries = in_order(session, own, LedgerEntry.seq, account.entries, after=at.entries)
+        query = select(*ENTRY).where(LedgerEntry.dataset_id == dataset_id)
+        entries = in_order(session, query, LedgerEntry.seq, account.entries, after=at.entries)
         for bad, entry in enumerate(entries, start=first):
             replay.take(bad, entry)
             _require(
-                kept.heads.get(bad, replay.head) == replay.head, f"{kept.names.get(bad)} has a different entry there"
+                outside_anchors.heads.get(bad, replay.head) == replay.head,
+                f"{outside_anchors.names.get(bad)} has a different entry there",
             )
             tree.take(replay.head)
             if bad == keep:
-                reached = Replayed(deepcopy(replay), tree.whole(), count - kept.count(keep), at.in_full_at)
+                reached = Replayed(deepcopy(replay), tree.whole(), count - outside_anchors.count(keep), at.in_full_at)
         if replay.entries < account.entries:
             bad = replay.entries + 1
             raise _Misfit("the entry is missing")
@@ -138,22 +139,24 @@ def verify(
             raise _Misfit("the account's row does not count this entry")
         if replay.head != account.head:
             raise _Misfit("its hash differs from the account's head")
-        later = min((seq for seq in kept.heads | kept.roots if seq > account.entries), default=None)
+        later = min(
+            (seq for seq in outside_anchors.heads | outside_anchors.roots if seq > account.entries), default=None
+        )
         if later is not None:
             bad = account.entries + 1
-            name = kept.names.get(later) or kept.root_names[later]
+            name = outside_anchors.names.get(later) or outside_anchors.root_names[later]
             raise _Misfit(f"the entry is missing: {name} has entry {later}")
         bad = None
         replay.against(account)
         replay.against_parts(account, parts)
         drift = (running_sums.total_of if at.entries else running_sums.problem_of)(session, dataset_id)
         _require(drift is None, drift or "")
-        _require(not kept.faults, "; ".join(kept.faults[:3]))
+        _require(not outside_anchors.faults, "; ".join(outside_anchors.faults[:3]))
     except _Misfit as misfit:
-        found = Verification(False, account.entries, account.head, bad, str(misfit), count)
+        verification = Verification(False, account.entries, account.head, bad, str(misfit), count)
     else:
-        found = Verification(True, account.entries, account.head, heads=count, replayed=reached)
-    return replace(found, went_on_after=at.entries, in_full_at=at.in_full_at)
+        verification = Verification(True, account.entries, account.head, heads=count, replayed=reached)
+    return replace(verification, went_on_after=at.entries, in_full_at=at.in_full_at)
 
 
 def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None, list[SubAccount]]:
@@ -175,21 +178,21 @@ def _snapshot(session: Session, dataset_id: str) -> tuple[Account, int | None, l
         .where(Account.dataset_id == dataset_id)
         .execution_options(populate_existing=True)
     )
-    found = session.execute(query).all()
-    if not found:
+    rows = session.execute(query).all()
+    if not rows:
         raise NotFound("this data set has no ledger")
-    return found[0][0], found[0][1], [row[2] for row in found if row[2] is not None]
+    return rows[0][0], rows[0][1], [row[2] for row in rows if row[2] is not None]
 
 
 class _Tree:
     """The tree over the entries as they are read, compared with kept roots and stored tiles."""
 
-    def __init__(self, session: Session, dataset_id: str, kept: Anchors, at: Replayed) -> None:
+    def __init__(self, session: Session, dataset_id: str, outside_anchors: Anchors, at: Replayed) -> None:
         stored = select(LedgerTile.number, LedgerTile.root).where(
             LedgerTile.dataset_id == dataset_id, LedgerTile.number >= at.entries // TILE
         )
         self._tiles = {row.number: row.root for row in session.execute(stored)}
-        self._kept, self._all, self._tile = kept, deepcopy(at.tree), Frontier()
+        self._kept, self._all, self._tile = outside_anchors, deepcopy(at.tree), Frontier()
 
     def whole(self) -> Frontier:
         """The tree as it is, which ends with a whole tile.
@@ -255,29 +258,29 @@ class Replay:
 
     def _follow(self, entry: Row[Any]) -> None:
         amounts, released = [entry.train, entry.holdout], [entry.train_released, entry.holdout_released]
-        said = Memo.of(entry.memo)
+        memo = Memo.of(entry.memo)
         _require((entry.kind == "open") == (entry.seq == 1), "a ledger is opened exactly once, by its first entry")
-        once = {"open": "open", "cap": None, "hold": f"hold:{entry.job_id}"}.get(entry.kind, f"settle:{entry.job_id}")
-        _require(entry.once == once, "its `once` does not match its kind")
+        key = {"open": "open", "cap": None, "hold": f"hold:{entry.job_id}"}.get(entry.kind, f"settle:{entry.job_id}")
+        _require(entry.once == key, "its `once` does not match its kind")
         _require(min(*amounts, *released) >= 0, "an amount is negative")
         if entry.kind in ("post", "void"):
-            self._settle(entry, said, amounts, released)
+            self._settle(entry, memo, amounts, released)
         else:
             _require(not any(released), "only a settlement releases")
             if entry.kind == "hold":
                 _require(self.joined_into is None, "the ledger is closed: nothing more may be admitted")
                 self.holds[entry.job_id] = amounts
                 self.held = _plus(self.held, amounts)
-                self._take_part(entry, said, amounts)
+                self._take_part(entry, memo, amounts)
             else:
-                self._grant(entry, said, amounts)
+                self._grant(entry, memo, amounts)
         taken = _plus(self.spent, self.held)
         within = all(part <= budget for part, budget in zip(taken, self.budget, strict=True))
         _require(within, "more is spent and held than the budget")
-        _require(said.balances == self._balance(), "its stated balances differ from the recomputed ones")
+        _require(memo.balances == self._balance(), "its stated balances differ from the recomputed ones")
 
-    def _settle(self, entry: Row[Any], said: Memo, amounts: list[int], released: list[int]) -> None:
-        study = said.hold
+    def _settle(self, entry: Row[Any], memo: Memo, amounts: list[int], released: list[int]) -> None:
+        study = memo.hold
         hold = self.holds.pop(study or entry.job_id, None)
         if hold is None:
             raise _Misfit("it settles a hold that does not exist")
@@ -289,38 +292,41 @@ class Replay:
             hold = amounts
         _require(_plus(amounts, released) == hold, "it spends and releases a different amount than was held")
         _require(entry.kind == "post" or not any(amounts), "a voided hold spends nothing")
-        self.held = [held - part for held, part in zip(self.held, hold, strict=True)]
+        self.held = [held_units - part for held_units, part in zip(self.held, hold, strict=True)]
         self.spent = _plus(self.spent, amounts)
-        for each in said.within:
-            fits = each.budget not in self.parts and each.train <= amounts[0] and each.holdout <= amounts[1]
+        for payment in memo.within:
+            fits = payment.budget not in self.parts and payment.train <= amounts[0] and payment.holdout <= amounts[1]
             _require(fits, "it takes over for a sub-account what it cannot")
-            self.parts[each.budget] = [[each.train, each.holdout], [0, 0]]
+            self.parts[payment.budget] = [[payment.train, payment.holdout], [0, 0]]
         payer = self.paid_by.pop(entry.job_id, None) if study is None else self.paid_by.get(study)
         if payer is not None:
-            spent, held = self.parts[payer]
-            self.parts[payer] = [_plus(spent, amounts), [one - part for one, part in zip(held, hold, strict=True)]]
+            spent, held_units = self.parts[payer]
+            self.parts[payer] = [
+                _plus(spent, amounts),
+                [one - part for one, part in zip(held_units, hold, strict=True)],
+            ]
 
-    def _take_part(self, entry: Row[Any], said: Memo, amounts: list[int]) -> None:
+    def _take_part(self, entry: Row[Any], memo: Memo, amounts: list[int]) -> None:
         """Takes a hold from the sub-account whose id it has."""
-        payer = said.budget
+        payer = memo.budget
         if payer is None:
             return
         self.paid_by[entry.job_id] = payer
-        spent, held = self.parts.get(payer, [[0, 0], [0, 0]])
-        self.parts[payer] = [spent, _plus(held, amounts)]
+        spent, held_units = self.parts.get(payer, [[0, 0], [0, 0]])
+        self.parts[payer] = [spent, _plus(held_units, amounts)]
 
-    def _grant(self, entry: Row[Any], said: Memo, budgets: list[int]) -> None:
-        _require(None in (self.joined_into, said.joined_into), "it closes a ledger that is closed")
+    def _grant(self, entry: Row[Any], memo: Memo, budgets: list[int]) -> None:
+        _require(None in (self.joined_into, memo.joined_into), "it closes a ledger that is closed")
         self.budget = budgets
         if entry.kind == "open":
-            self.terms = (said.filter, said.order, said.cap_delta)
-        self.cap_epsilon = said.cap
-        self.joined_into = said.joined_into or self.joined_into
+            self.terms = (memo.filter, memo.order, memo.cap_delta)
+        self.cap_epsilon = memo.cap
+        self.joined_into = memo.joined_into or self.joined_into
         self.largest_cap_epsilon = max(self.largest_cap_epsilon, self.cap_epsilon)
 
     def _balance(self) -> Balances:
         parts = zip(self.budget, self.spent, self.held, strict=True)
-        train, holdout = (Balance(budget=budget, spent=spent, held=held) for budget, spent, held in parts)
+        train, holdout = (Balance(budget=budget, spent=spent, held=held_units) for budget, spent, held_units in parts)
         return Balances(train=train, holdout=holdout)
 
     def against(self, account: Account) -> None:
@@ -336,7 +342,7 @@ class Replay:
         _require(account.joined_into == self.joined_into, "the account is closed or open contrary to the entries")
         _require(same, "the account's cap or filter differs from the entries")
 
-    def against_parts(self, account: Account, found: list[SubAccount]) -> None:
+    def against_parts(self, account: Account, shares: list[SubAccount]) -> None:
         """Compares the sub-accounts' rows with the replayed entries, and their budgets with the ε that they state.
 
         Names stay out of the problem: keys that may not see them read it.
@@ -345,12 +351,12 @@ class Replay:
             _Misfit: what differs.
         """
         rows = {
-            each.id: [[each.train_spent, each.holdout_spent], [each.train_held, each.holdout_held]] for each in found
+            each.id: [[each.train_spent, each.holdout_spent], [each.train_held, each.holdout_held]] for each in shares
         }
-        for each in sorted(rows.keys() | self.parts.keys()):
-            same = rows.get(each, [[0, 0], [0, 0]]) == self.parts.get(each, [[0, 0], [0, 0]])
-            _require(same, f"the balances of the sub-account {each} do not follow from the entries")
-        for part in found:
+        for share_id in sorted(rows.keys() | self.parts.keys()):
+            same = rows.get(share_id, [[0, 0], [0, 0]]) == self.parts.get(share_id, [[0, 0], [0, 0]])
+            _require(same, f"the balances of the sub-account {share_id} do not follow from the entries")
+        for part in shares:
             _require(_follows(part, account), f"the budget of the sub-account {part.id} does not follow from its ε")
 
 
@@ -379,7 +385,7 @@ class Replayed:
         return cls(Replay(dataset_id), Frontier(), 0, now())
 
 
-def _follows(found: SubAccount, account: Account) -> bool:
+def _follows(share: SubAccount, account: Account) -> bool:
     """True if a sub-account's units are those of its ε at the cap's δ, and the hold-out's too if there is one.
 
     Both are columns of the row: the owner's own figure is in the audit log. Another version of the numeric libraries
@@ -387,16 +393,16 @@ def _follows(found: SubAccount, account: Account) -> bool:
     """
     # Checked first: the conversion is for an ε that a cap may be, and searches for ever below 0. It may be above this
     # account's cap: a block that is appended after the cap was lowered has the budgets of before, and its cap binds.
-    if not 0.0 < found.epsilon <= LARGEST_EPSILON:
+    if not 0.0 < share.epsilon <= LARGEST_EPSILON:
         return False
     try:
-        units = filter_for(account.filter, account.order).budget(found.epsilon, account.cap_delta)
+        units = filter_for(account.filter, account.order).budget(share.epsilon, account.cap_delta)
     except InvalidRequest:  # it has no units under this filter: nothing may be held
         units = 0
     except ArithmeticError:
         return False
-    same = abs(found.train_budget - units) <= ROUNDING * units + 1
-    return same and found.holdout_budget == (found.train_budget if account.holdout_budget else 0)
+    same = abs(share.train_budget - units) <= ROUNDING * units + 1
+    return same and share.holdout_budget == (share.train_budget if account.holdout_budget else 0)
 
 
 def _require(fits: bool, problem: str) -> None:

@@ -59,14 +59,14 @@ class AttemptLog:
     def __init__(
         self,
         db: Database,
-        held: Claim,
+        claim: Claim,
         *,
         lease_s: float,
         max_attempts: int,
         cadence: Cadence | None = None,
         marks: Marks | None = None,
     ) -> None:
-        self.db, self.held, self.lease_s, self.max_attempts, self.marks = db, held, lease_s, max_attempts, marks
+        self.db, self.held, self.lease_s, self.max_attempts, self.marks = db, claim, lease_s, max_attempts, marks
         self._mark: Mark | None = None  # what left so far; None: not begun, or public data
         self._on_disk: Mark | None = None  # as far as it is recorded
         self.cadence = cadence or Cadence()
@@ -129,12 +129,12 @@ class AttemptLog:
         if self._waits:
             self.cadence.wait()
 
-    def _tell(self, session: Session, job: Job, what: str, write: Write) -> None:
+    def _tell(self, session: Session, job: Job, action: str, write: Write) -> None:
         """Writes news for callers now or at the next whole second."""
         if not self._waits:
             write(session, job)
             return
-        self._news = [each for each in self._news if not each[0] == what == "progress"] + [(what, write)]
+        self._news = [each for each in self._news if not each[0] == action == "progress"] + [(action, write)]
 
     def begin(self) -> Begun:
         """Makes the attempt's first write, before it touches a file: proves that it still holds the job.
@@ -157,16 +157,16 @@ class AttemptLog:
             if earlier is not None:
                 adopt(session, job, earlier)
             self._mark = mark_of(session, job, begun.attempt) if self._is_private else None
-            whose = [job.id] if job.parent_id is None else [job.id, job.parent_id]
-            paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(whose)))
+            job_ids = [job.id] if job.parent_id is None else [job.id, job.parent_id]
+            paths = session.scalars(select(Artifact.path).where(Artifact.job_id.in_(job_ids)))
             published = frozenset(path for path in paths if path.startswith(f"jobs/{job.id}/"))
             runtime = JobSpec.model_validate(job.spec).runtime
             limits = (runtime.max_duration_s, session.get_one(ApiKey, job.key_id).max_job_s)
             self._ran_before = job.ran_s
-            given = tuple(float(limit) for limit in limits if limit is not None)
+            limits_set = tuple(float(limit) for limit in limits if limit is not None)
             read_by(session, job)  # refuses to read without a hold
             reads = tuple(held_on(session, job.parent_id or job.id)) or (job.dataset_id,)
-            return Begun(job.dataset_id, reads, published, given, job.ran_s)
+            return Begun(job.dataset_id, reads, published, limits_set, job.ran_s)
 
     def may_run_s(self, seconds: float) -> float:
         """Returns how long from now an attempt with `seconds` left may run: on private data until the next whole second
@@ -212,12 +212,12 @@ class AttemptLog:
         Raises:
             PrivacyError: earlier attempts ran on another kind of device, or in passes of another size.
         """
-        said = Ready(device=device, processes=tuple(processes), fallbacks=tuple(fallbacks), numerics=numerics)
+        ready_event = Ready(device=device, processes=tuple(processes), fallbacks=tuple(fallbacks), numerics=numerics)
 
         def tell(session: Session, job: Job) -> None:
             mine = (Attempt.job_id == job.id, Attempt.number == job.attempt)
             session.execute(update(Attempt).where(*mine).values(device=device))
-            append_event(session, job.id, "ready", said)
+            append_event(session, job.id, "ready", ready_event)
 
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
@@ -325,25 +325,25 @@ class AttemptLog:
             PrivacyError: there are more releases than the charge covers, or the mechanism does not declare this one.
             TransientError: the mark cannot be written.
         """
-        named = f"metric {number.name} "
+        prefix = f"metric {number.name} "
         numbers = [*(each.of(number) for each in parts), number]
         with self._lock:
             with self.db.write(urgent=True) as session:
                 job = self._fenced(session)
-                waiting = [what for what, _write in self._news if what.startswith(named)]
-                known = session.get(Metric, (job.id, number.name, number.step)) is not None
-                if known or f"{named}{number.step}" in waiting:
+                waiting = [action for action, _write in self._news if action.startswith(prefix)]
+                is_recorded = session.get(Metric, (job.id, number.name, number.step)) is not None
+                if is_recorded or f"{prefix}{number.step}" in waiting:
                     return
                 if job.mechanism is not None:
                     of_name = select(func.count()).where(Metric.job_id == job.id, Metric.name == number.name)
-                    before = (session.scalar(of_name) or 0) + len(waiting)
+                    count = (session.scalar(of_name) or 0) + len(waiting)
                     mechanism = MechanismConfig.model_validate(job.mechanism)
-                    _check_declared(mechanism, number, {each.name for each in parts}, before)
+                    _check_declared(mechanism, number, {each.name for each in parts}, count)
             if self._mark is not None:
                 self._note(self._mark.with_released(numbers))
             with self.db.write(urgent=True) as session:
                 job = self._fenced(session)
-                self._tell(session, job, f"{named}{number.step}", lambda session, job: release(session, job, numbers))
+                self._tell(session, job, f"{prefix}{number.step}", lambda session, job: release(session, job, numbers))
 
     def succeed(
         self,
@@ -371,8 +371,8 @@ class AttemptLog:
             studies.end(session, job, "succeeded")
             end_attempt(session, job, job.status)  # failed if more was recorded than the hold covers
         if audit is not None and audit.exceeded:
-            who = (self.held.attempt, self.held.job_id, self.held.worker)
-            logger.error("attempt %d of %s by %s: its canaries contradict the claim of its job", *who)
+            holder = (self.held.attempt, self.held.job_id, self.held.worker)
+            logger.error("attempt %d of %s by %s: its canaries contradict the claim of its job", *holder)
 
     def cancelled(self) -> None:
         """Ends the job as cancelled."""
@@ -409,15 +409,15 @@ class AttemptLog:
         except SQLAlchemyError:
             return "unknown"
 
-    def gone(self, how: Literal["lost", "crashed"]) -> None:
+    def gone(self, outcome: Literal["lost", "crashed"]) -> None:
         """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report. If a
         person asked for the end too, an attempt that is lost has ended as that person asked, as in `stopped`."""
         load_numerics()
         with self._ending() as (session, job):
-            if how == "lost" and job.status in STOPPING:
+            if outcome == "lost" and job.status in STOPPING:
                 self._stopped(session, job)
             else:
-                give_back(session, job, how, self.max_attempts)
+                give_back(session, job, outcome, self.max_attempts)
 
     def _stopped(self, session: Session, job: Job) -> None:
         if job.status == "cancelling":
@@ -471,17 +471,17 @@ def _progress(session: Session, job: Job, step: int) -> None:
 
 
 def _mismatch(session: Session, job: Job, matched_step: int) -> None:
-    said = f"a replay differed after step {matched_step}: fresh noise from there, charged again"
-    job.warnings = [*job.warnings, said]
+    detail = f"a replay differed after step {matched_step}: fresh noise from there, charged again"
+    job.warnings = [*job.warnings, detail]
     append_event(session, job.id, "replay_mismatch", Mismatch(matched_step=matched_step))
 
 
-def _check_declared(mechanism: MechanismConfig, number: Number, parts: set[str], before: int) -> None:
+def _check_declared(mechanism: MechanismConfig, number: Number, parts: set[str], count: int) -> None:
     """Raises PrivacyError unless the charge covers one more release of this number."""
     name, released_by = number.name, number.released_by
     declared = next((each for each in mechanism.scores if each.metric == name), None)
     if released_by in ("noisy_count", "noisy_sum"):
-        if declared is None or before >= declared.times or not parts <= declared.parts:
+        if declared is None or count >= declared.times or not parts <= declared.parts:
             raise PrivacyError("more numbers would be released than the charge covers")
     elif parts:
         raise PrivacyError("`parts` must come with their noisy sum")

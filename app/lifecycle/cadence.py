@@ -50,8 +50,8 @@ class Cadence:
 
     def ticked(self) -> bool:
         """Returns True if a tick has passed since this was last true, or since the start."""
-        before, self._seen = self._seen, self._tick()
-        return before != self._seen or not self.period_s
+        last, self._seen = self._seen, self._tick()
+        return last != self._seen or not self.period_s
 
     def wait(self) -> None:
         """Returns at the next tick."""

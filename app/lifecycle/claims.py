@@ -103,7 +103,7 @@ def _has_place(session: Session, job_id: str) -> bool:
     return key.max_running_jobs is None or (session.scalar(mine) or 0) < key.max_running_jobs
 
 
-def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = None) -> Job:
+def fence(session: Session, own_claim: Claim, lease_s: float, ran_s: float | None = None) -> Job:
     """Renews the lease and proves that this attempt still holds the job. Each of its writes starts with this.
 
     Args:
@@ -115,7 +115,7 @@ def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = N
     ran = {} if ran_s is None else {"ran_s": ran_s}
     renewed = session.execute(
         update(Job)
-        .where(Job.id == held.job_id, Job.attempt == held.attempt, Job.status.in_(ACTIVE))
+        .where(Job.id == own_claim.job_id, Job.attempt == own_claim.attempt, Job.status.in_(ACTIVE))
         .values(lease_until=in_seconds(lease_s), lease_clock=ClockName(), **ran)
         .returning(Job.id),
         execution_options={"synchronize_session": False},
@@ -123,7 +123,7 @@ def fence(session: Session, held: Claim, lease_s: float, ran_s: float | None = N
     if renewed is None:
         raise StaleAttempt("another attempt holds this job, or it has ended")
     return session.execute(
-        select(Job).where(Job.id == held.job_id).execution_options(populate_existing=True)
+        select(Job).where(Job.id == own_claim.job_id).execution_options(populate_existing=True)
     ).scalar_one()
 
 
@@ -142,7 +142,7 @@ def end_attempt(session: Session, job: Job, status: str) -> None:
         measures.count_within(session, measures.KEY_SECONDS, job.key_id, amount=ran)
 
 
-def give_back(session: Session, job: Job, how: Gone, max_attempts: int) -> None:
+def give_back(session: Session, job: Job, outcome: Gone, max_attempts: int) -> None:
     """Queues the job of a gone attempt again; a replay under the same keys is identical and free.
 
     `lost`: the worker was stopped, or what it needs was away. That cause is external, so the job never fails for it,
@@ -152,7 +152,7 @@ def give_back(session: Session, job: Job, how: Gone, max_attempts: int) -> None:
     needed); after `max_attempts` the job fails and nothing is released. A job that was being cancelled is cancelled,
     and one that was being paused is paused. From the second time on a job waits before it may be claimed again.
     """
-    end_attempt(session, job, how)
+    end_attempt(session, job, outcome)
     # The event does not say how: a crash may depend on private data.
     append_event(session, job.id, "attempt_lost", events.AttemptLost(attempt=job.attempt))
     if job.status == "cancelling":
@@ -164,9 +164,9 @@ def give_back(session: Session, job: Job, how: Gone, max_attempts: int) -> None:
         .group_by(Attempt.status)
     )
     gone = {row[0]: row[1] for row in ended}
-    most = {"lost": math.inf, "lapsed": LAPSES * max_attempts, "crashed": max_attempts}
-    if gone[how] >= most[how]:
-        message = f"{gone[how]} attempts ended without a result ({how})"
+    limits = {"lost": math.inf, "lapsed": LAPSES * max_attempts, "crashed": max_attempts}
+    if gone[outcome] >= limits[outcome]:
+        message = f"{gone[outcome]} attempts ended without a result ({outcome})"
         failure = Failure(code="worker-crashed", message=message)
         studies.end(session, job, "failed", failure=failure, cause=Cause.ERROR)
         return

@@ -14,16 +14,16 @@ logger = logging.getLogger(__name__)
 LOOK_S = 60.0
 
 
-def drop_deleted(db: Database, kept: Parts) -> None:
+def drop_deleted(db: Database, part_store: Parts) -> None:
     """Removes this machine's copies of data sets that have no content in this database."""
-    here = kept.copied()
-    if not here:
+    copies = part_store.copied()
+    if not copies:
         return
     with db.read() as session:
-        there = set(
-            session.scalars(select(Dataset.id).where(Dataset.id.in_(here), Dataset.content_deleted_at.is_(None)))
+        stored = set(
+            session.scalars(select(Dataset.id).where(Dataset.id.in_(copies), Dataset.content_deleted_at.is_(None)))
         )
-    for each in here:
-        if each not in there:
-            kept.discard(each)
-            logger.info("the copies of %s were removed: its content was deleted", each)
+    for dataset_id in copies:
+        if dataset_id not in stored:
+            part_store.discard(dataset_id)
+            logger.info("the copies of %s were removed: its content was deleted", dataset_id)

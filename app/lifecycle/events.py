@@ -66,9 +66,9 @@ class Part(Document):
     value: float
     std: float
 
-    def of(self, whole: Number) -> Number:
+    def of(self, total: Number) -> Number:
         """Returns it as a number of its own, which follows from the whole release."""
-        return whole.model_copy(update={**dict(self), "released_by": "post_processing", "histogram": None})
+        return total.model_copy(update={**dict(self), "released_by": "post_processing", "histogram": None})
 
 
 class Mismatch(Document):

@@ -44,8 +44,8 @@ def warnings(session: Session, job: Job) -> list[str]:
     if histogram is not None and isinstance(task, ClassificationTask):
         from core.privacy.larger_class import against_larger_class  # noqa: PLC0415
 
-        others = (each for each in last.values() if each.name != "accuracy")
-        return [*about(others, None, loss_bound), *against_larger_class(histogram, task.classes)]
+        other_scores = (each for each in last.values() if each.name != "accuracy")
+        return [*about(other_scores, None, loss_bound), *against_larger_class(histogram, task.classes)]
     return about(last.values(), task.outputs if task.is_classification else None, loss_bound)
 
 
@@ -63,27 +63,27 @@ def about(scores: Iterable[Released], classes: int | None, loss_bound: float | N
         classes: how many there are; None if the task has none.
         loss_bound: where each record's loss is clipped; None if losses are exact.
     """
-    found, known = [], {each.name: each for each in scores}
-    share, accuracy = known.get("largest_share"), known.get("accuracy")
+    lines, by_name = [], {each.name: each for each in scores}
+    share, accuracy = by_name.get("largest_share"), by_name.get("accuracy")
     if share is not None and accuracy is not None:  # of one histogram of true and predicted classes
         std = math.hypot(share.std, accuracy.std)
         gain = accuracy.value - share.value
         if gain <= STDS * std:
-            where = f"no more than that of always answering the largest class, {with_std(share.value, share.std)}"
-            found.append(_said(accuracy, where, is_as_good(gain, std)))
+            comparison = f"no more than that of always answering the largest class, {with_std(share.value, share.std)}"
+            lines.append(_said(accuracy, comparison, is_as_good(gain, std)))
         classes = None
-    for each in known.values():
-        if each.name == "accuracy" and classes is not None and each.value - STDS * each.std <= 1.0 / classes:
-            where = f"at chance, {1.0 / classes:.3g} for {classes} classes"
-            found.append(_said(each, where, is_as_good(each.value - 1.0 / classes, each.std)))
-        if each.name == "loss" and loss_bound is not None and each.value + STDS * each.std >= loss_bound:
-            gain = (loss_bound - each.value) / loss_bound
-            found.append(_said(each, f"at its bound, {loss_bound:g}", is_as_good(gain, each.std / loss_bound)))
-    return found
+    for score in by_name.values():
+        if score.name == "accuracy" and classes is not None and score.value - STDS * score.std <= 1.0 / classes:
+            comparison = f"at chance, {1.0 / classes:.3g} for {classes} classes"
+            lines.append(_said(score, comparison, is_as_good(score.value - 1.0 / classes, score.std)))
+        if score.name == "loss" and loss_bound is not None and score.value + STDS * score.std >= loss_bound:
+            gain = (loss_bound - score.value) / loss_bound
+            lines.append(_said(score, f"at its bound, {loss_bound:g}", is_as_good(gain, score.std / loss_bound)))
+    return lines
 
 
-def _said(score: Released, where: str, is_shown: bool) -> str:
+def _said(score: Released, comparison: str, is_shown: bool) -> str:
     number = f"{score.name} {with_std(score.value, score.std)}"
     if is_shown:
-        return f"did not learn: {number} is {where}; {LEARN}"
-    return f"the noise hides if it learned: {number} may be {where}; {MORE}"
+        return f"did not learn: {number} is {comparison}; {LEARN}"
+    return f"the noise hides if it learned: {number} may be {comparison}; {MORE}"

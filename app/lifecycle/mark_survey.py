@@ -69,25 +69,25 @@ def compare(db: Database, marks: Marks) -> Comparison:
     Raises:
         Unavailable: the bucket does not answer.
     """
-    there, damaged = marks.examine(marks.jobs())
-    found, names = list[Forgotten](), sorted(there)
+    marked, damaged = marks.examine(marks.jobs())
+    forgotten, names = list[Forgotten](), sorted(marked)
     for ids in (names[start : start + BATCH] for start in range(0, len(names), BATCH)):
         noisy = (Metric.job_id.in_(ids), Metric.released_by.in_(RELEASED_BY_NOISE))
         with db.read() as session:
             columns = select(Job.id, Job.status, Job.steps_started).where(Job.id.in_(ids))
             jobs = {row.id: row for row in session.execute(columns)}
-            here: dict[str, set[tuple[str, int]]] = {job_id: set() for job_id in ids}
+            stored: dict[str, set[tuple[str, int]]] = {job_id: set() for job_id in ids}
             for row in session.execute(select(Metric.job_id, Metric.name, Metric.step).where(*noisy)):
-                here[row.job_id].add((row.name, row.step))
+                stored[row.job_id].add((row.name, row.step))
         for job_id in ids:
-            job, mark = jobs.get(job_id), there[job_id]
+            job, mark = jobs.get(job_id), marked[job_id]
             steps = 0 if job is None else job.steps_started
             released = {(each.name, each.step) for each in mark.released if each.released_by in RELEASED_BY_NOISE}
-            if mark.steps_started > steps or not released <= here[job_id]:
+            if mark.steps_started > steps or not released <= stored[job_id]:
                 states = (job is not None, job is not None and job.status in FINISHED)
-                numbers = (steps, len(here[job_id]), mark.steps_started, len(released | here[job_id]))
-                found.append(Forgotten(job_id, mark.dataset, *states, *numbers))
-    return Comparison(found, damaged)
+                numbers = (steps, len(stored[job_id]), mark.steps_started, len(released | stored[job_id]))
+                forgotten.append(Forgotten(job_id, mark.dataset, *states, *numbers))
+    return Comparison(forgotten, damaged)
 
 
 def survey(db: Database, heads: Heads, store: Objects, compared: Comparison) -> dict[str, str]:

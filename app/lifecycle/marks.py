@@ -86,24 +86,24 @@ class Mark(Document):
         plain = (each.model_copy(update={"histogram": None}) for each in numbers)
         return self.model_copy(update={"released": (*self.released, *plain)})
 
-    def since(self, before: Mark | None) -> Mark:
+    def since(self, earlier: Mark | None) -> Mark:
         """The part that an earlier state of this mark lacks."""
-        if before is None:
+        if earlier is None:
             return self
-        salts = {name: last for name, last in self.salts.items() if before.salts.get(name) != last}
-        return self.model_copy(update={"salts": salts, "released": self.released[len(before.released) :]})
+        salts = {name: last for name, last in self.salts.items() if earlier.salts.get(name) != last}
+        return self.model_copy(update={"salts": salts, "released": self.released[len(earlier.released) :]})
 
-    def joined(self, *others: Mark) -> Mark:
+    def joined(self, *marks: Mark) -> Mark:
         """The larger of several marks, in each part."""
         salts: dict[str, int] = {}
         released: dict[tuple[str, int], Number] = {}
-        for mark in (self, *others):
+        for mark in (self, *marks):
             for name, last in mark.salts.items():
                 salts[name] = max(salts.get(name, NONE), last)
             for number in mark.released:
                 released.setdefault((number.name, number.step), number)  # what is there stays
-        attempt = max(mark.attempt for mark in (self, *others))
-        steps = max(mark.steps_started for mark in (self, *others))
+        attempt = max(mark.attempt for mark in (self, *marks))
+        steps = max(mark.steps_started for mark in (self, *marks))
         return self.model_copy(
             update={"attempt": attempt, "steps_started": steps, "salts": salts, "released": tuple(released.values())}
         )
@@ -215,12 +215,12 @@ def adopt(session: Session, job: Job, mark: Mark) -> bool:
     """
     if job.status in FINISHED or job.mechanism is None:
         return False
-    for each in mark.released:
-        if session.get(Metric, (job.id, each.name, each.step)) is None:
-            release(session, job, (each,))
-    here = mark_of(session, job)
-    lost = [each for each in mark.salts if each not in here.salts]
-    lost_digests = _last_digests(job, mark.joined(here)) != _last_digests(job, here)
+    for released in mark.released:
+        if session.get(Metric, (job.id, released.name, released.step)) is None:
+            release(session, job, (released,))
+    database_mark = mark_of(session, job)
+    lost = [each for each in mark.salts if each not in database_mark.salts]
+    lost_digests = _last_digests(job, mark.joined(database_mark)) != _last_digests(job, database_mark)
     if mark.steps_started <= job.steps_started and not lost and not lost_digests:
         return False
     # Started, under a salt that the database has forgotten: under its name, so that it is counted.
@@ -279,17 +279,17 @@ def outside(db: Database, heads: Heads, job_id: str) -> dict[str, Mark]:
 
 def release(session: Session, job: Job, numbers: Iterable[Number]) -> None:
     """Writes all numbers of one release, in the caller's transaction. A job keeps its last histogram alone."""
-    for each in numbers:
-        if each.histogram is not None:
+    for number in numbers:
+        if number.histogram is not None:
             session.execute(update(Metric).where(Metric.job_id == job.id).values(histogram=None))
-        session.add(Metric(job_id=job.id, **dict(each)))
-        append_event(session, job.id, "metric", each.model_copy(update={"histogram": None}))
+        session.add(Metric(job_id=job.id, **dict(number)))
+        append_event(session, job.id, "metric", number.model_copy(update={"histogram": None}))
 
 
 def unfinished(session: Session, job_id: str) -> list[str]:
     """A job's id, and those of a study's trials, as far as they have not ended."""
-    whose = (Job.id == job_id) | (Job.parent_id == job_id)
-    return list(session.scalars(select(Job.id).where(whose, Job.status.not_in(FINISHED)).order_by(Job.id)))
+    same_job = (Job.id == job_id) | (Job.parent_id == job_id)
+    return list(session.scalars(select(Job.id).where(same_job, Job.status.not_in(FINISHED)).order_by(Job.id)))
 
 
 def _last_digests(job: Job, mark: Mark) -> dict[str, int]:
@@ -325,13 +325,13 @@ def _lines(job_id: str, content: bytes) -> list[Mark]:
     Raises:
         TransientError: one is damaged, or what comes after them is not the beginning of a line.
     """
-    *whole, torn = content.split(b"\n")
+    *complete, torn = content.split(b"\n")
     beginning = f'{{"version":1,"job":"{job_id}"'.encode()
     torn = torn.rstrip(b"\0")  # a file system may have extended the file before it wrote the line
     if not (torn.startswith(beginning) or beginning.startswith(torn)):
-        raise TransientError(f"the mark of {job_id} is damaged after line {len(whole)}")
+        raise TransientError(f"the mark of {job_id} is damaged after line {len(complete)}")
     try:
-        lines = [Mark.model_validate_json(each) for each in whole]
+        lines = [Mark.model_validate_json(each) for each in complete]
     except ValidationError as error:
         raise TransientError(f"the mark of {job_id} cannot be read: {type(error).__name__}") from None
     if any(each.job != job_id for each in lines):

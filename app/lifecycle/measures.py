@@ -95,9 +95,9 @@ class Measures:
             self._counts[metric.name, (*labels, str(bisect_left(BOUNDS, value)))] += 1
             self._counts[metric.name, (*labels, SUM)] += value
 
-    def watch(self, metric: Metric, read: Callable[[], float]) -> None:
+    def watch(self, metric: Metric, reader: Callable[[], float]) -> None:
         """Has a gauge of this process read at each flush."""
-        self._gauges[metric.name] = read
+        self._gauges[metric.name] = reader
 
     def start(self) -> None:
         """Starts the thread that flushes."""
@@ -123,9 +123,9 @@ class Measures:
             self._flush(gauges)
 
     def _flush(self, gauges: dict[str, float] | None) -> None:
-        found = {name: read() for name, read in self._gauges.items()} if gauges is None else gauges
+        readings = {name: reader() for name, reader in self._gauges.items()} if gauges is None else gauges
         # A gauge that stays 0 need not be fresh: without a row it is 0.
-        gauges = {name: value for name, value in found.items() if value or self._written.get(name)}
+        gauges = {name: value for name, value in readings.items() if value or self._written.get(name)}
         with self._lock:
             counts, self._counts = self._counts, defaultdict(float)
         if not counts and not gauges:
@@ -178,20 +178,20 @@ def _write_counts(session: Session) -> None:
     counts.clear()
 
 
-def series_of(session: Session, metric: Metric, most: int) -> list[tuple[Labels, float]]:
+def series_of(session: Session, metric: Metric, limit: int) -> list[tuple[Labels, float]]:
     """The largest series of a counter, the largest first."""
-    found = select(Measure.labels, Measure.value).where(Measure.name == metric.name, Measure.process == ALL)
-    rows = session.execute(found.order_by(Measure.value.desc(), Measure.labels).limit(most))
+    query = select(Measure.labels, Measure.value).where(Measure.name == metric.name, Measure.process == ALL)
+    rows = session.execute(query.order_by(Measure.value.desc(), Measure.labels).limit(limit))
     return [(tuple(json.loads(labels)), value) for labels, value in rows]
 
 
 def totals(session: Session) -> dict[Series, float]:
     """The series of all processes together: counts, and the sum of fresh gauges."""
     fresh = (Measure.process == ALL) | (Measure.written_at > now_there(session) - FRESH)
-    found: defaultdict[Series, float] = defaultdict(float)
+    sums: defaultdict[Series, float] = defaultdict(float)
     for name, labels, value in session.execute(select(Measure.name, Measure.labels, Measure.value).where(fresh)):
-        found[name, tuple(json.loads(labels))] += value
-    return dict(found)
+        sums[name, tuple(json.loads(labels))] += value
+    return dict(sums)
 
 
 Row = dict[str, str | float | datetime]

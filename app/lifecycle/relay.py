@@ -188,9 +188,9 @@ class Relay:
         """Sends wake-ups of jobs, then notes the sent ones, even if the broker fails half-way."""
         sent = []
         try:
-            for each in self.notifier.notify(due):
-                sent.append(each)
-                with logs.about({"job": each.id}):
+            for notified in self.notifier.notify(due):
+                sent.append(notified)
+                with logs.about({"job": notified.id}):
                     logger.debug("a worker is notified")
         finally:
             if sent:
@@ -215,8 +215,8 @@ class Relay:
             return False
         for dataset_id in sorted(set(refused) - self.unsigned):
             logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
-        kept = self.unsigned if begun or self.ledgers.goes_on else set()
-        self.unsigned = kept | set(refused)
+        datasets = self.unsigned if begun or self.ledgers.goes_on else set()
+        self.unsigned = datasets | set(refused)
         return self.ledgers.goes_on or self.terms.goes_on
 
     def _notify_predictions(self) -> None:
@@ -246,8 +246,8 @@ class Relay:
             session.execute(message)
 
         with tracing.span("certificate", {"job": job_id}, parent=traceparent(self.db, job_id)):
-            for each in charged:
-                self._advance(each)
+            for charged_id in charged:
+                self._advance(charged_id)
             if not certificates.issue(self.db, job_id, self.signing_key, self.code_version, announce):
                 with self.db.write() as session:
                     session.execute(message)
@@ -307,7 +307,7 @@ def main() -> None:
     # In separate threads: a slow receiver of webhooks or a large egress delays neither wake-ups nor certificates, and a
     # broker that is away does not delay the audit log.
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
-    others = [
+    threads = [
         in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
         in_thread("ledgers", partial(check_next, db, Heads.of(settings), every, {}), stop, CHECK_S, Changes(db)),
         in_thread("alerts", lambda: alerts.announce_due(db), stop, ALERTS_S, Changes(db)),
@@ -315,14 +315,14 @@ def main() -> None:
     ]
     if witnesses:
         send = partial(checkpoints.witness_due, db, Heads.of(settings), witnesses, set(), {})
-        others.append(in_thread("witnesses", send, stop, WITNESS_S))
+        threads.append(in_thread("witnesses", send, stop, WITNESS_S))
         date = partial(dates.witness_due, db, witnesses, set(), Round[str](SIGNING_S).over)
-        others.append(in_thread("dates", date, stop, WITNESS_S))
+        threads.append(in_thread("dates", date, stop, WITNESS_S))
     relay = Relay(db, settings, signing_key(settings), CeleryNotifier(settings))
-    others.append(in_thread("egresses", relay.let_out, stop, EGRESS_S, Changes(db)))
+    threads.append(in_thread("egresses", relay.let_out, stop, EGRESS_S, Changes(db)))
     relay.run(stop)
     deadline = time.monotonic() + JOIN_S
-    for thread in others:
+    for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     tracing.close()
 

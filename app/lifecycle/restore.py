@@ -88,9 +88,9 @@ def missing(recorded: Head, train_spent: int, holdout_spent: int) -> Units:
 
 def gaps(db: Database, heads: Heads, store: Objects) -> list[Gap]:
     """Finds every data set whose ledger is behind. Records the finding, and changes nothing else."""
-    found = survey(db, heads, store, compare(db, Marks(heads.records)))
+    gaps_found = survey(db, heads, store, compare(db, Marks(heads.records)))
     result = []
-    for dataset_id, problem in sorted(found.items()):
+    for dataset_id, problem in sorted(gaps_found.items()):
         with db.read() as session:
             dataset, account = session.get(Dataset, dataset_id), session.get(Account, dataset_id)
             unfinished = len(unfinished_jobs(session, dataset_id))
@@ -126,14 +126,14 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
         NotFound: the database does not know the data set: only a newer backup helps.
         InvalidRequest: nothing is missing, or the record cannot be read, so the missing units are unknown.
     """
-    found = {gap.dataset_id: gap for gap in gaps(db, heads, store)}
-    gap = next((each for each in found.values() if dataset in (each.dataset_id, each.name)), None)
+    by_id = {gap.dataset_id: gap for gap in gaps(db, heads, store)}
+    gap = next((each for each in by_id.values() if dataset in (each.dataset_id, each.name)), None)
     outside = Marks(heads.records)
     if gap is None:
         _end_forgotten(db, outside, dataset)
         return NO_UNITS
     if gap.name is None:
-        moved = (each for each in found.values() if each.recorded and each.recorded.joined_into == gap.dataset_id)
+        moved = (each for each in by_id.values() if each.recorded and each.recorded.joined_into == gap.dataset_id)
         first = next((f"post {each.name or each.dataset_id}, which moved to it, first" for each in moved), None)
         raise NotFound(f"the database does not know {dataset}: {first or 'restore a newer backup'}")
     if gap.recorded is None:
@@ -157,12 +157,12 @@ def post(db: Database, heads: Heads, store: Objects, dataset: str, reason: str) 
         account = accounts.account_of(session, gap.dataset_id)
         # Before the commit: a head that is recorded but not committed closes the data set, which is safe.
         heads.replace(Head.of(account, gap.recorded.owner, gap.recorded.contents))
-    for job, whose in list(behind.strangers(db, store)):
-        if whose == gap.dataset_id:
+    for job, dataset_id in list(behind.strangers(db, store)):
+        if dataset_id == gap.dataset_id:
             store.set_aside(job, FORGOTTEN)
-    for each in compared.forgotten:
-        if each.dataset_id == gap.dataset_id and not each.known:  # its hold is in what was posted
-            outside.remove(each.job_id)
+    for forgotten in compared.forgotten:
+        if forgotten.dataset_id == gap.dataset_id and not forgotten.known:  # its hold is in what was posted
+            outside.remove(forgotten.job_id)
     for job_id in (*damaged, *short):
         outside.set_aside(job_id)
     return posted
@@ -232,8 +232,8 @@ def _post_short(session: Session, dataset_id: str, ended: Sequence[str], reason:
     holders = {job_id: get_job(session, job_id).parent_id or job_id for job_id in ended}
     datasets = {holder: blocks.held_on(session, holder) for holder in sorted(set(holders.values()))}
     for holder, ids in datasets.items():
-        for each in ids if dataset_id in ids else ():
-            _post_released(session, each, holder, reason)
+        for job_id in ids if dataset_id in ids else ():
+            _post_released(session, job_id, holder, reason)
     return [job_id for job_id, holder in holders.items() if dataset_id in datasets[holder]]
 
 
@@ -249,10 +249,13 @@ def _post_released(session: Session, dataset_id: str, holder: str, reason: str) 
     query = select(func.count(), *sums).where(*mine, LedgerEntry.job_id.startswith(name, autoescape=True))
     times, train, holdout = map(int, session.execute(query).one())
     left = accounts.remaining_of(accounts.account_of(session, dataset_id))
-    rest = min(settled.train_released - train, left["train"]), min(settled.holdout_released - holdout, left["holdout"])
-    if rest != (0, 0):
+    holdout_rest = (
+        min(settled.train_released - train, left["train"]),
+        min(settled.holdout_released - holdout, left["holdout"]),
+    )
+    if holdout_rest != (0, 0):
         memo = memos.Restored(reason=reason, recorded=memos.Recorded(seq=settled.seq, head=settled.hash))
-        joining.spend(session, dataset_id, f"{name}_{times + 1}" if times else name, rest, ACTOR, memo)
+        joining.spend(session, dataset_id, f"{name}_{times + 1}" if times else name, holdout_rest, ACTOR, memo)
 
 
 def _post_charges(session: Session, dataset_id: str) -> None:

@@ -55,7 +55,7 @@ def unfinished_jobs(session: Session, dataset_id: str) -> list[str]:
     return list(session.scalars(query.order_by(Job.created_at, Job.id)))
 
 
-def on_ledger(dataset_id: str, of: type[Job] | type[Charge]) -> ColumnElement[bool]:
+def on_ledger(dataset_id: str, model: type[Job] | type[Charge]) -> ColumnElement[bool]:
     """The condition that a job, or another system's charge, is on a data set, or holds on this block of one."""
     holds = select(LedgerEntry.job_id).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "hold")
-    return or_(of.dataset_id == dataset_id, of.id.in_(holds))
+    return or_(model.dataset_id == dataset_id, model.id.in_(holds))

@@ -161,7 +161,7 @@ def settle(session: Session, settlement: Settlement) -> None:
         failure = failures.told(job, failure)
     job.status, job.failure, job.finished_at = outcome, failure, whole_second()
     job.lease_until, job.lease_clock, job.worker = None, None, None
-    said = Ended(steps=job.steps_started).because(failure)
+    ended = Ended(steps=job.steps_started).because(failure)
     if charge is not None:
         train, holdout = charge.train, charge.holdout
         spent = job.steps_started > 0 or charge != NO_UNITS
@@ -174,10 +174,10 @@ def settle(session: Session, settlement: Settlement) -> None:
             blocks.post_all(session, job.id, train=train, holdout=holdout, actor="worker", memo=memo)
         elif job.parent_id is None:
             blocks.void_all(session, job.id, actor="worker", memo=memos.Settled(outcome=outcome))
-        said = said.model_copy(update={"charge": charge})
+        ended = ended.model_copy(update={"charge": charge})
         if spent and job.parent_id is None:  # a study's certificate covers its trials
             want_certificate(session, job.id)
-    append_event(session, job.id, outcome, said)
+    append_event(session, job.id, outcome, ended)
     for job_id in waiting:
         notify(session, job_id)
 
@@ -194,22 +194,22 @@ def _spend(session: Session, job: Job, charge: Units) -> None:
     """Charges a job without a hold, as far as the budget goes. Its holds named the blocks that it reads, so every block
     pays, on its ledger with the unit of the job's price, or on the one that this ledger moved to."""
     dataset, unit = session.get_one(Dataset, job.dataset_id), Quoted.of(job.quote).charge.unit
-    for each in blocks.family_of(session, dataset.parent_id or dataset.id):
-        account = accounts.account_of(session, each)
-        own, train, holdout = filter_of(account.filter, account.order), charge.train, charge.holdout
-        if own.unit != unit:
+    for member_id in blocks.family_of(session, dataset.parent_id or dataset.id):
+        account = accounts.account_of(session, member_id)
+        privacy_filter, train, holdout = filter_of(account.filter, account.order), charge.train, charge.holdout
+        if privacy_filter.unit != unit:
             if unit != MOVES_FROM.unit:
                 continue
             # The ledger of the job's price has moved to this one (decision 53).
-            train, holdout = (MOVES_FROM.carried(each, own) or 0 for each in (train, holdout))
+            train, holdout = (MOVES_FROM.carried(each, privacy_filter) or 0 for each in (train, holdout))
         left = accounts.remaining_of(account)
         amounts = min(train, left["train"]), min(holdout, left["holdout"])
         if amounts == (0, 0):
             continue
         try:
-            joining.spend(session, each, job.id, amounts, "worker", memos.Settled(outcome="failed"))
+            joining.spend(session, member_id, job.id, amounts, "worker", memos.Settled(outcome="failed"))
         except Conflict as closed:  # the account's row differs from its last entry: nothing is admitted there either
-            logger.error("%s cannot be charged on %s: %s", job.id, each, closed)
+            logger.error("%s cannot be charged on %s: %s", job.id, member_id, closed)
 
 
 def _withhold(session: Session, job: Job) -> None:
@@ -237,8 +237,8 @@ def waiting_for(session: Session, job: Job) -> list[str]:
     if limit is None:
         return []
     session.get(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
-    others = (Job.key_id == job.key_id, Job.id != job.id, Job.study.is_(None))
-    running = session.scalar(select(func.count()).select_from(Job).where(*others, Job.status.in_(ACTIVE))) or 0
+    conditions = (Job.key_id == job.key_id, Job.id != job.id, Job.study.is_(None))
+    running = session.scalar(select(func.count()).select_from(Job).where(*conditions, Job.status.in_(ACTIVE))) or 0
     return _first_queued(session, job, limit - running)
 
 
@@ -250,7 +250,7 @@ def _first_queued(session: Session, but: Job, count: int) -> list[str]:
     queued = (Job.key_id == but.key_id, *in_queue(Job))
     # PostgreSQL takes a plain condition for rarely true, and would sort all of them. Of a CASE it knows nothing.
     able = case((and_(IS_DUE, Job.id != but.id), true()), else_=false())
-    found = list[tuple[int, datetime, str]]()
+    heads = list[tuple[int, datetime, str]]()
     dataset: str | None = ""
     while count > 0:
         following = select(Job.dataset_id).where(*queued, Job.dataset_id > dataset).order_by(Job.dataset_id)
@@ -259,8 +259,8 @@ def _first_queued(session: Session, but: Job, count: int) -> list[str]:
             break
         on_it = (*queued, Job.dataset_id == dataset, able)
         rows = session.execute(select(PRIORITY, Job.created_at, Job.id).where(*on_it).order_by(*IN_ORDER).limit(count))
-        found += ((-priority, created_at, job_id) for priority, created_at, job_id in rows)
-    return [job_id for _, _, job_id in sorted(found)[: max(0, count)]]
+        heads += ((-priority, created_at, job_id) for priority, created_at, job_id in rows)
+    return [job_id for _, _, job_id in sorted(heads)[: max(0, count)]]
 
 
 def _started_part(session: Session, job: Job, mechanism: MechanismConfig, hold: Units, released: Counter[str]) -> Units:
@@ -292,6 +292,6 @@ def _released(session: Session, job_id: str) -> Counter[str]:
     return Counter({row[0]: row[1] for row in session.execute(counts)})
 
 
-def _released_charge(held: int, released: int, planned: int) -> int:
+def _released_charge(hold: int, released: int, planned: int) -> int:
     """Returns the hold-out's charge for `released` of `planned` equal releases, rounded up."""
-    return -(-held * released // planned) if planned else 0
+    return -(-hold * released // planned) if planned else 0

@@ -62,8 +62,8 @@ class Channel(virtual.Channel):
 
     def _purge(self, queue: str) -> int:
         waiting = self._waiting(queue)
-        for each in waiting:
-            each.unlink(missing_ok=True)
+        for message in waiting:
+            message.unlink(missing_ok=True)
         return len(waiting)
 
     def _size(self, queue: str) -> int:
@@ -80,10 +80,10 @@ def sweep(folder: Path) -> int:
     The sweeper repeats the wake-ups for their jobs.
     """
     left = 0
-    for each in folder.iterdir() if folder.is_dir() else ():
+    for folder_entry in folder.iterdir() if folder.is_dir() else ():
         with suppress(FileNotFoundError):
-            if each.suffix in (DRAFT, TAKEN) and time.time() - each.stat().st_mtime > STALE_S:
-                each.unlink()
+            if folder_entry.suffix in (DRAFT, TAKEN) and time.time() - folder_entry.stat().st_mtime > STALE_S:
+                folder_entry.unlink()
                 left += 1
     return left
 
@@ -112,12 +112,12 @@ class Transport(virtual.Transport):
             except Empty:
                 self._await_change(changed, end, has_settled=has_settled)
 
-    def _await_change(self, before: float, end: float | None, *, has_settled: bool) -> None:
+    def _await_change(self, last_change: float, end: float | None, *, has_settled: bool) -> None:
         while True:
             if end is not None and time.monotonic() >= end:
                 raise TimeoutError
             time.sleep(self.polling_interval)
-            if self._changed() != before or not has_settled:
+            if self._changed() != last_change or not has_settled:
                 return
 
     def _changed(self) -> float:

@@ -92,29 +92,29 @@ def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
     return job
 
 
-def append_event(session: Session, job_id: str, kind: EventType, said: Document = NOTHING) -> None:
+def append_event(session: Session, job_id: str, kind: EventType, document: Document = NOTHING) -> None:
     """Adds an event to the job's log, in the caller's transaction. Sequence numbers have no gaps.
 
     Args:
-        said: what the event says: a document of app.lifecycle.events.
+        document: what the event says: a document of app.lifecycle.events.
     """
     seq = session.execute(
         update(Job).where(Job.id == job_id).values(events=Job.events + 1).returning(Job.events),
         execution_options={"synchronize_session": False},
     ).scalar_one()
-    write_event(session, job_id, seq, kind, said)
+    write_event(session, job_id, seq, kind, document)
 
 
-def write_event(session: Session, job_id: str, seq: int, kind: EventType, said: Document) -> None:
+def write_event(session: Session, job_id: str, seq: int, kind: EventType, document: Document) -> None:
     """Writes an event that the job's row counts already, in the caller's transaction."""
-    session.execute(INSERT_EVENT, event_row(job_id, seq, kind, said))
+    session.execute(INSERT_EVENT, event_row(job_id, seq, kind, document))
     if kind in ANNOUNCED:
         session.execute(ANNOUNCE, {"job": job_id, "event": seq})
 
 
-def event_row(job_id: str, seq: int, kind: EventType, said: Document) -> Values:
+def event_row(job_id: str, seq: int, kind: EventType, document: Document) -> Values:
     """An event's row, for a statement that writes it."""
-    data = said.model_dump(mode="json")
+    data = document.model_dump(mode="json")
     return {"job_id": job_id, "seq": seq, "type": kind, "data": data, "created_at": whole_second()}
 
 

@@ -180,10 +180,10 @@ def released_mean(session: Session, job: Job) -> Artifact:
         PrivacyError: there is none. A second release is not covered by the charge.
     """
     first = select(Job.id).where(Job.parent_id == job.parent_id, Job.trial_number == 0, Job.status == "succeeded")
-    found = session.scalar(select(Artifact).where(Artifact.name == MEAN_FILE, Artifact.job_id.in_(first)))
-    if found is None:
+    artifact = session.scalar(select(Artifact).where(Artifact.name == MEAN_FILE, Artifact.job_id.in_(first)))
+    if artifact is None:
         raise PrivacyError("the study's mean was released, but its file is not on record")
-    return found
+    return artifact
 
 
 def _has_one_mean(study: Job) -> bool:
@@ -191,10 +191,10 @@ def _has_one_mean(study: Job) -> bool:
     return common is not None and common.mean_once
 
 
-def _may_start(study: Job, known: list[Run], succeeded: Collection[int]) -> list[Run]:
+def _may_start(study: Job, runs: list[Run], succeeded: Collection[int]) -> list[Run]:
     """Returns the trials that may start now: all of them; but where one mean serves the study, the first alone until it
     has succeeded, so that no other trial can release one too."""
-    return known[:1] if _has_one_mean(study) and 0 not in succeeded else known
+    return runs[:1] if _has_one_mean(study) and 0 not in succeeded else runs
 
 
 def study_of(job: Job) -> Study:
@@ -227,8 +227,8 @@ def _advance(session: Session, study: Job, ended: Job) -> None:
 def _note_end(session: Session, study: Job, ended: Job) -> None:
     """Tells that a trial of the study has ended."""
     score = _shown(session, study, ended)
-    told = TrialEnded(job=ended.id, number=ended.trial_number or 0, status=ended.status, score=score)
-    append_event(session, study.id, "trial_ended", told)
+    ended_event = TrialEnded(job=ended.id, number=ended.trial_number or 0, status=ended.status, score=score)
+    append_event(session, study.id, "trial_ended", ended_event)
 
 
 def _is_whole(study: Job, runs: Sequence[Job]) -> bool:
@@ -239,14 +239,14 @@ def _is_whole(study: Job, runs: Sequence[Job]) -> bool:
 def _go_on(session: Session, study: Job, runs: Sequence[Job]) -> None:
     """Starts the trials that the scores lead to, or ends the study. All trials so far have succeeded."""
     search, scores = study_of(study), scores_of(session, study, runs)
-    there = {run.trial_number for run in runs}
-    known = runs_of(search, scores)
-    new = [run for run in _may_start(study, known, scores) if run.number not in there]
+    numbers = {run.trial_number for run in runs}
+    runs_done = runs_of(search, scores)
+    new = [run for run in _may_start(study, runs_done, scores) if run.number not in numbers]
     if not new:
         _succeed(session, study, runs, winner(search, scores))
         return
     if new[-1].role == "final":
-        _decide(session, study, search, [run for run in known if run.number in there], scores)
+        _decide(session, study, search, [run for run in runs_done if run.number in numbers], scores)
     _start(session, study, new)
 
 
@@ -262,15 +262,15 @@ def _start(session: Session, study: Job, runs: Sequence[Run]) -> None:
     stored = StoredStudy.read(study.study)
     new = [_new(stored, run) for run in runs]
     session.execute(table_of(Job).insert(), [_row(study, stored, each) for each in new])
-    for each in new:
-        charge = _charge(study, each.plan)
-        write_event(session, each.id, 1, "queued", Queued(number=each.run.number, role=each.run.role, charge=charge))
-        queued = TrialQueued(job=each.id, number=each.run.number, **dict(each.point))
+    for run in new:
+        charge = _charge(study, run.plan)
+        write_event(session, run.id, 1, "queued", Queued(number=run.run.number, role=run.run.role, charge=charge))
+        queued = TrialQueued(job=run.id, number=run.run.number, **dict(run.point))
         append_event(session, study.id, "trial_queued", queued)
         if study.status in ("pausing", "paused"):
-            pausing.request(session, get_job(session, each.id, lock=True))
+            pausing.request(session, get_job(session, run.id, lock=True))
         else:
-            notify(session, each.id)
+            notify(session, run.id)
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def _row(study: Job, stored: StoredStudy, new: _New) -> Values:
     point = run.point
     mechanism = stored.mechanism(run.number, point.steps, point.max_grad_norm)
     spec = run_spec(JobSpec.model_validate(study.spec), run, mechanism, stored.trial_evaluation, stored.seed)
-    own = TrialQuote(
+    trial_quote = TrialQuote(
         noise_multiplier=mechanism.training.noise_multiplier if mechanism else None,
         steps=point.steps,
         epsilon=new.plan.epsilon,
@@ -326,7 +326,7 @@ def _row(study: Job, stored: StoredStudy, new: _New) -> Values:
         "status": "queued",
         "spec": spec.model_dump(mode="json"),
         "mechanism": mechanism.model_dump(mode="json") if mechanism else None,
-        "quote": study.quote | own.model_dump(mode="json"),
+        "quote": study.quote | trial_quote.model_dump(mode="json"),
         "segments": (SaltedSteps(from_step=0, salt=secrets.token_hex(32), key_id=None),),
         "steps": point.steps,
         "attempt": 0,
@@ -349,37 +349,37 @@ def run_spec(
 
     A second learning rate, for a delayed preconditioner's other phase, keeps its ratio to the first.
     """
-    point, said = run.point, spec.model_dump(mode="json")
+    point, document = run.point, spec.model_dump(mode="json")
     if isinstance(spec.optimizer, Dp2Settings):
         ratio = spec.optimizer.learning_rate_adaptive / spec.optimizer.rate
-        said["optimizer"]["learning_rate_adaptive"] = ratio * point.learning_rate
-    said["optimizer"]["learning_rate"] = point.learning_rate
-    said["length"] = {"steps": point.steps}
-    said["hpo"] = None
+        document["optimizer"]["learning_rate_adaptive"] = ratio * point.learning_rate
+    document["optimizer"]["learning_rate"] = point.learning_rate
+    document["length"] = {"steps": point.steps}
+    document["hpo"] = None
     if point.max_grad_norm is not None:
-        said["clipping"] = (said["clipping"] or {}) | {"max_grad_norm": point.max_grad_norm}
+        document["clipping"] = (document["clipping"] or {}) | {"max_grad_norm": point.max_grad_norm}
     if mechanism is not None:
-        said["privacy"] = {
+        document["privacy"] = {
             "noise_multiplier": mechanism.training.noise_multiplier,
             "target_delta": mechanism.target_delta,
         }
     if run.role != "final":
-        said["evaluation"] = evaluation.model_dump(mode="json") if evaluation else None
+        document["evaluation"] = evaluation.model_dump(mode="json") if evaluation else None
     if spec.seed is not None:
         digest = hashlib.sha256(f"{seed}/{run.number}".encode()).digest()
-        said["seed"] = int.from_bytes(digest[:8], "big") >> 1
-    return JobSpec.model_validate(said)
+        document["seed"] = int.from_bytes(digest[:8], "big") >> 1
+    return JobSpec.model_validate(document)
 
 
 def scores_of(session: Session, study: Job, runs: Sequence[Job]) -> dict[int, float]:
     """Reads the score of each succeeded trial, by number. On public data a score may be missing: it counts as worst."""
     worst = -math.inf if StoredStudy.read(study.study).larger_is_better else math.inf
-    found = {}
+    scores = {}
     for run in runs:
         metric = score_of(session, study, run.id)
         if run.status == "succeeded" and run.trial_number is not None:
-            found[run.trial_number] = metric.value if metric is not None else worst
-    return found
+            scores[run.trial_number] = metric.value if metric is not None else worst
+    return scores
 
 
 def score_of(session: Session, study: Job, run_id: str) -> Metric | None:
@@ -413,52 +413,52 @@ def _end_if_stopped(session: Session, study: Job) -> None:
     ids = [run.id for run in runs]
     crashes = select(func.count()).where(Attempt.job_id.in_(ids), Attempt.status == "crashed")
     by_itself = any(run.status == "failed" for run in runs)
-    _close(session, study, "failed" if failed else "cancelled", whole=by_itself or bool(session.scalar(crashes)))
+    _close(session, study, "failed" if failed else "cancelled", is_whole=by_itself or bool(session.scalar(crashes)))
 
 
 def _succeed(session: Session, study: Job, runs: Sequence[Job], best: int) -> None:
     """Gives the study its best trial's model and scores, and ends it."""
-    chosen = next(run for run in runs if run.trial_number == best)
-    for metric in session.scalars(select(Metric).where(Metric.job_id == chosen.id)).all():
+    best_run = next(run for run in runs if run.trial_number == best)
+    for metric in session.scalars(select(Metric).where(Metric.job_id == best_run.id)).all():
         copied = {c.key: getattr(metric, c.key) for c in Metric.__mapper__.column_attrs}
         session.add(Metric(**copied | {"job_id": study.id}))
-    for artifact in session.scalars(select(Artifact).where(Artifact.job_id == chosen.id)).all():
+    for artifact in session.scalars(select(Artifact).where(Artifact.job_id == best_run.id)).all():
         if artifact.name == MEAN_FILE:  # it is in the model, and was for the other trials
             session.delete(artifact)
         else:
             artifact.job_id = study.id
     session.flush()
     left = learning.still_true(session, study)
-    study.warnings = [*left, *(warning for warning in chosen.warnings if warning not in left)]
+    study.warnings = [*left, *(warning for warning in best_run.warnings if warning not in left)]
     study.study = StoredStudy.read(study.study).model_copy(update={"chosen": best}).model_dump(mode="json")
     session.flush()
-    _close(session, study, "succeeded", whole=False)
+    _close(session, study, "succeeded", is_whole=False)
 
 
-def _close(session: Session, study: Job, outcome: Outcome, *, whole: bool) -> None:
+def _close(session: Session, study: Job, outcome: Outcome, *, is_whole: bool) -> None:
     """Ends a study and its hold. The trials' draws are spent and the rest is released. If the end may depend on private
-    data (`whole`), the rest is spent too, unless no step of the study was ever started."""
+    data (`is_whole`), the rest is spent too, unless no step of the study was ever started."""
     study.status, study.finished_at = outcome, whole_second()
     study.steps_started = sum(run.steps_started for run in _runs(session, study))
     stored = StoredStudy.read(study.study)
     if not stored.keep_weights:
         _drop_weights(session, study)
-    said = Ended(runs=study.step).because(study.failure)
-    held = Quoted.of(study.quote).charge
-    if stored.common is not None and held.unit is not None and not lacks_hold(session, study):
+    ended_event = Ended(runs=study.step).because(study.failure)
+    quoted_charge = Quoted.of(study.quote).charge
+    if stored.common is not None and quoted_charge.unit is not None and not lacks_hold(session, study):
         left = blocks.left_of_holds(session, study.id)
-        drawn = held.train - left[0], held.holdout - left[1]
+        drawn = quoted_charge.train - left[0], quoted_charge.holdout - left[1]
         memo = Settled(outcome=outcome)
-        whole = whole and (study.steps_started > 0 or drawn != (0, 0))
-        if drawn == (0, 0) and not whole:
+        is_whole = is_whole and (study.steps_started > 0 or drawn != (0, 0))
+        if drawn == (0, 0) and not is_whole:
             blocks.void_all(session, study.id, actor="worker", memo=memo)
         else:
-            train, holdout = left if whole else (0, 0)
+            train, holdout = left if is_whole else (0, 0)
             blocks.post_all(session, study.id, train=train, holdout=holdout, actor="worker", memo=memo)
             drawn = drawn[0] + train, drawn[1] + holdout
             want_certificate(session, study.id)
-        said = said.model_copy(update={"charge": Units(train=drawn[0], holdout=drawn[1])})
-    append_event(session, study.id, outcome, said)
+        ended_event = ended_event.model_copy(update={"charge": Units(train=drawn[0], holdout=drawn[1])})
+    append_event(session, study.id, outcome, ended_event)
 
 
 def _drop_weights(session: Session, study: Job) -> None:

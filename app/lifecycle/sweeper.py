@@ -66,8 +66,8 @@ def _one_by_one(job_id: str) -> Iterator[None]:
 def expire_all_leases(db: Database) -> None:
     """Expires all leases when an embedded home starts: its lock proves that no other process of it is alive."""
     with db.write() as session:
-        read = (DatasetReading.state == "reading", DatasetReading.lease_until.is_not(None))
-        session.execute(update(DatasetReading).where(*read).values(lease_until=0.0, lease_clock=PAST))
+        expired = (DatasetReading.state == "reading", DatasetReading.lease_until.is_not(None))
+        session.execute(update(DatasetReading).where(*expired).values(lease_until=0.0, lease_clock=PAST))
         leased = (Job.status.in_(ACTIVE), Job.lease_until.is_not(None))  # a study has no worker, and no lease
         session.execute(update(Job).where(*leased).values(lease_until=0.0, lease_clock=PAST))
 

@@ -81,36 +81,38 @@ class CeleryNotifier:
         with self.app.producer_or_acquire() as producer:
             if producer.supports_batch_publish:
                 with producer.batch():
-                    for each in due:
-                        self._send(each, producer)
+                    for wake_up in due:
+                        self._send(wake_up, producer)
                 yield from due
                 return
-            for each in due:
-                self._send(each, producer)
-                yield each
+            for wake_up in due:
+                self._send(wake_up, producer)
+                yield wake_up
 
     def waiting(self, *, gpu: bool = False) -> int:
         """Asks the broker how many messages no worker has taken yet."""
         with self.app.connection_for_write() as connection, connection.channel() as channel:
             return int(channel.queue_declare(GPU_QUEUE if gpu else QUEUE).message_count)
 
-    def _send(self, each: WakeUp, producer: Producer) -> None:
-        queue = GPU_QUEUE if each.gpu else QUEUE
-        with _traced(each):
-            self.app.send_task(RUN_JOB, args=[each.id], ignore_result=True, retry=False, queue=queue, producer=producer)
+    def _send(self, wake_up: WakeUp, producer: Producer) -> None:
+        queue = GPU_QUEUE if wake_up.gpu else QUEUE
+        with _traced(wake_up):
+            self.app.send_task(
+                RUN_JOB, args=[wake_up.id], ignore_result=True, retry=False, queue=queue, producer=producer
+            )
 
 
-def _traced(each: WakeUp) -> AbstractContextManager[Any]:
-    if each.traceparent is None:
+def _traced(wake_up: WakeUp) -> AbstractContextManager[Any]:
+    if wake_up.traceparent is None:
         return nullcontext()
-    return tracing.span("notify", {"job": each.id}, parent=each.traceparent)
+    return tracing.span("notify", {"job": wake_up.id}, parent=wake_up.traceparent)
 
 
 def due(db: Database, limit: int) -> list[WakeUp]:
     """Reads the messages that the outbox asks for, in its order."""
     with db.quick_read() as connection:
-        found = connection.execute(DUE.limit(limit))
-        return [WakeUp(job_id, bool(gpu), parent, row) for row, job_id, gpu, parent in found]
+        rows = connection.execute(DUE.limit(limit))
+        return [WakeUp(job_id, bool(gpu), parent, row) for row, job_id, gpu, parent in rows]
 
 
 def note(db: Database, sent: Sequence[WakeUp]) -> None:

@@ -45,9 +45,9 @@ def ahead(db: Database, witnesses: Sequence[Witness]) -> tuple[list[Ahead], list
         What is missing or differs, and why what could not be asked.
     """
     with db.read() as session:
-        named = select(Dataset.id, Dataset.name).join(Account, Account.dataset_id == Dataset.id).order_by(Dataset.id)
-        ledgers = [(row.id, row.name) for row in session.execute(named)]
-    found, unknown = list[Ahead](), list[str]()
+        query = select(Dataset.id, Dataset.name).join(Account, Account.dataset_id == Dataset.id).order_by(Dataset.id)
+        ledgers = [(row.id, row.name) for row in session.execute(query)]
+    witnesses_ahead, unknown = list[Ahead](), list[str]()
     for witness in witnesses:
         for dataset_id, name in ledgers:
             try:
@@ -63,5 +63,5 @@ def ahead(db: Database, witnesses: Sequence[Witness]) -> tuple[list[Ahead], list
             with db.read() as session:
                 if not contains(session, seen):
                     entries = session.get_one(Account, dataset_id).entries
-                    found.append(Ahead(dataset_id, name, witness.key.name, entries, seen.size))
-    return found, unknown
+                    witnesses_ahead.append(Ahead(dataset_id, name, witness.key.name, entries, seen.size))
+    return witnesses_ahead, unknown

@@ -71,13 +71,15 @@ def claim(session: Session, prediction_id: str, lease_s: float) -> Held | None:
     return None if taken is None else Held(prediction_id, taken.attempt, taken.job_id, taken.records, taken.top)
 
 
-def answer(db: Database, held: Held, outputs: list[dict[str, Any]] | None, code: str | None = None) -> None:
+def answer(db: Database, own_claim: Held, outputs: list[dict[str, Any]] | None, code: str | None = None) -> None:
     """Writes what came of it, and forgets the inputs. Nothing, where the claim is gone."""
     failure = None if code is None else {"code": code, "message": FAILURES[code]}
     with db.write() as session:
         session.execute(
             update(Prediction)
-            .where(Prediction.id == held.id, Prediction.status == "running", Prediction.attempt == held.attempt)
+            .where(
+                Prediction.id == own_claim.id, Prediction.status == "running", Prediction.attempt == own_claim.attempt
+            )
             .values(
                 status="succeeded" if code is None else "failed",
                 records=None,

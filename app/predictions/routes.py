@@ -28,16 +28,16 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
     answer=examples.PREDICTION,
 )
 def predict(
-    job_id: str, asked: PredictionRequest, response: Response, db: Db, settings: ServiceSettings, caller: CurrentKey
+    job_id: str, request: PredictionRequest, response: Response, db: Db, settings: ServiceSettings, caller: CurrentKey
 ) -> PredictionView:
     """Queues a prediction with a trained model, to be polled at its Location. It costs no privacy.
 
     For keys that may train on the data set. Inputs are kept until a worker takes them, outputs until `expires_at`, for
     this key alone.
     """
-    made = service.ask(db, caller, job_id, asked, settings)
-    response.headers["Location"] = f"/v1/jobs/{job_id}/predictions/{made.id}"
-    return PredictionView.of(made)
+    prediction = service.ask(db, caller, job_id, request, settings)
+    response.headers["Location"] = f"/v1/jobs/{job_id}/predictions/{prediction.id}"
+    return PredictionView.of(prediction)
 
 
 @router.get("/jobs/{job_id}/predictions/{prediction_id}", operation_id="show_prediction")

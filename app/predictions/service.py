@@ -27,7 +27,7 @@ from core.errors import Conflict, NotFound
 from core.ids import new_id, now
 
 
-def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, settings: Settings) -> Prediction:
+def ask(db: Database, caller: Caller, job_id: str, request: PredictionRequest, settings: Settings) -> Prediction:
     """Queues a prediction.
 
     Raises:
@@ -42,8 +42,10 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
     with db.write() as session:
         job = require_model(session, caller, job_id)
         repository.artifact(session, job_id, weights_file(JobSpec.model_validate(job.spec).model))
-        said = declared(session, job)
-        records = inputs.checked(asked.records, said.spec.task, said.spec.features, said.shape.features)
+        declaration = declared(session, job)
+        records = inputs.checked(
+            request.records, declaration.spec.task, declaration.spec.features, declaration.shape.features
+        )
         session.get(ApiKey, caller.id, with_for_update={"key_share": True})  # two requests cannot both be the last
         open_ones = select(func.count()).where(
             Prediction.key_id == caller.id, Prediction.status.in_(("queued", "running"))
@@ -53,22 +55,22 @@ def ask(db: Database, caller: Caller, job_id: str, asked: PredictionRequest, set
             detail = f"this key has {limit} predictions in the queue, and may have {limit}: wait until some are done"
             raise Conflict("too-many-predictions", detail, limit=limit)
         moment = now()
-        made = Prediction(
+        prediction = Prediction(
             id=new_id(PREFIX),
             job_id=job_id,
             key_id=caller.id,
             status="queued",
             records=records,
-            top=asked.top,
+            top=request.top,
             attempt=0,
             created_at=moment,
             expires_at=moment + timedelta(seconds=settings.prediction_kept_s),
         )
-        session.add(made)
+        session.add(prediction)
         audit.record(session, "prediction.asked", job_id)
         session.flush()
-        session.expunge(made)
-        return made
+        session.expunge(prediction)
+        return prediction
 
 
 def require_model(session: Session, caller: Caller, job_id: str) -> Job:
@@ -98,12 +100,12 @@ def find(db: Database, caller: Caller, job_id: str, prediction_id: str, settings
     """
     kept.of_job(db, settings, caller, job_id)
     with db.read() as session:
-        found = session.get(Prediction, prediction_id)
-        theirs = found is not None and found.key_id == caller.id and found.job_id == job_id
-        if found is None or not theirs or found.expires_at <= now():
+        prediction = session.get(Prediction, prediction_id)
+        is_own = prediction is not None and prediction.key_id == caller.id and prediction.job_id == job_id
+        if prediction is None or not is_own or prediction.expires_at <= now():
             raise NotFound(
                 "there is no such prediction: predictions are kept for a short time, for the key that made them"
             )
         require_model(session, caller, job_id)
-        session.expunge(found)
-        return found
+        session.expunge(prediction)
+        return prediction

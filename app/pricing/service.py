@@ -158,45 +158,45 @@ class PricingService:
         return self._composed(questions.BASIC, request)
 
     def _composed(self, question: Question[Asked, Answer], request: Asked) -> Answer:
-        asked = _asked(question, request)
-        known = self._known(asked)
-        if known is None:
+        document = _asked(question, request)
+        cached = self._known(document)
+        if cached is None:
             try:
-                known = self.comparing.call(asked)
+                cached = self.comparing.call(document)
             except LimitError as error:
                 if error.status == BUSY:
                     raise
-                known = {"beyond_limits": error.message}
-            self._keep(asked, known)
-        if "beyond_limits" in known:
-            raise LimitError(known["beyond_limits"])
-        return question.answers.model_validate(self._remember(asked, known))
+                cached = {"beyond_limits": error.message}
+            self._keep(document, cached)
+        if "beyond_limits" in cached:
+            raise LimitError(cached["beyond_limits"])
+        return question.answers.model_validate(self._remember(document, cached))
 
     def _cached(self, question: Question[Asked, Answer], request: Asked) -> Answer:
-        asked = _asked(question, request)
-        known = self._known(asked)
-        self.measures.count(PRICES, "computed" if known is None else "cached")
-        if known is not None:
-            return question.answers.model_validate(self._remember(asked, known))
+        document = _asked(question, request)
+        cached = self._known(document)
+        self.measures.count(PRICES, "computed" if cached is None else "cached")
+        if cached is not None:
+            return question.answers.model_validate(self._remember(document, cached))
         with self._turns.turn(self._key, again=self._had_turn) as place:
             self._had_turn = self._key != NOBODY
             began = time.monotonic()
-            price = self.servers[place].call(asked)
+            price = self.servers[place].call(document)
             took_s = time.monotonic() - began
         if took_s >= WORTH_KEEPING_S:
-            self._keep(asked, price)
-        return question.answers.model_validate(self._remember(asked, price))
+            self._keep(document, price)
+        return question.answers.model_validate(self._remember(document, price))
 
-    def _remember(self, asked: dict[str, Any], price: dict[str, Any]) -> dict[str, Any]:
+    def _remember(self, document: dict[str, Any], price: dict[str, Any]) -> dict[str, Any]:
         """Caches a price in this process too. Callers never change a returned price."""
-        self._remembered[_fingerprint(asked)] = price
+        self._remembered[_fingerprint(document)] = price
         while len(self._remembered) > REMEMBERED:
             with suppress(KeyError):  # another thread was faster
                 self._remembered.popitem(last=False)
         return price
 
-    def _known(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        fingerprint = _fingerprint(asked)
+    def _known(self, document: dict[str, Any]) -> dict[str, Any] | None:
+        fingerprint = _fingerprint(document)
         remembered = self._remembered.get(fingerprint)
         if remembered is not None:
             return remembered
@@ -206,8 +206,8 @@ class PricingService:
             )
             return price
 
-    def _keep(self, asked: dict[str, Any], price: dict[str, Any]) -> None:
-        fingerprint = _fingerprint(asked)
+    def _keep(self, document: dict[str, Any], price: dict[str, Any]) -> None:
+        fingerprint = _fingerprint(document)
         try:
             with self.db.write() as session:
                 if session.get(PriceCache, fingerprint) is None:
@@ -233,6 +233,6 @@ def _asked(question: Question[Asked, Answer], request: Asked) -> dict[str, Any]:
     return {"function": question.name, "arguments": request.model_dump(mode="json")}
 
 
-def _fingerprint(asked: dict[str, Any]) -> str:
-    canonical = json.dumps([PRICING_VERSION, asked], sort_keys=True, separators=(",", ":"))
+def _fingerprint(document: dict[str, Any]) -> str:
+    canonical = json.dumps([PRICING_VERSION, document], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

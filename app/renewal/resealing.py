@@ -61,11 +61,11 @@ class Found:
     foreign: Counter[str] = field(default_factory=Counter)
 
 
-def look(settings: Settings, known: tuple[bytes, ...]) -> Found:
+def look(settings: Settings, keys: tuple[bytes, ...]) -> Found:
     """Looks at the header of each file that is kept of data sets.
 
     Args:
-        known: the parts keys.
+        keys: the parts keys.
     """
     out = Found()
     for path in _kept(settings.storage_root):
@@ -75,7 +75,7 @@ def look(settings: Settings, known: tuple[bytes, ...]) -> Found:
             continue
         if header is None:
             out.plain += 1
-        elif any(opens(each, known) is not None for each in header.wraps):
+        elif any(opens(each, keys) is not None for each in header.wraps):
             out.sealed += 1
         else:
             out.foreign[" or ".join(names_of(header)) or "none"] += 1
@@ -94,10 +94,10 @@ def rewrap(settings: Settings, *, drop: bool) -> int:
     Raises:
         SecretError: `parts_key` is missing.
     """
-    known, foreign = load_secrets(settings, NAME), 0
+    keys, foreign = load_secrets(settings, NAME), 0
     for path in _all(settings.storage_root):
         try:
-            rewrap_file(path, known, drop=drop)
+            rewrap_file(path, keys, drop=drop)
         except FileNotFoundError:
             continue
         except (KeyMissing, DataDamagedError) as error:
@@ -106,7 +106,7 @@ def rewrap(settings: Settings, *, drop: bool) -> int:
     return foreign
 
 
-def rewrap_file(path: Path, known: tuple[bytes, ...], *, drop: bool) -> None:
+def rewrap_file(path: Path, keys: tuple[bytes, ...], *, drop: bool) -> None:
     """Wraps the data key of one file under the first of these parts keys; leaves a file in plaintext alone.
 
     Raises:
@@ -119,12 +119,12 @@ def rewrap_file(path: Path, known: tuple[bytes, ...], *, drop: bool) -> None:
         header = Header.of(descriptor)
         if header is None:
             return
-        key = opened(header, known)
-        new = next((at for at in range(2) if opens(header.wraps[at], known[:1]) is not None), None)
+        key = opened(header, keys)
+        new = next((at for at in range(2) if opens(header.wraps[at], keys[:1]) is not None), None)
         if new is None:
             # Not the place of a wrap that opens: it is the only one until the new one is on disk.
-            new = next(at for at in range(2) if opens(header.wraps[1 - at], known) is not None)
-            _put(descriptor, new, wrap(key, known[0]))
+            new = next(at for at in range(2) if opens(header.wraps[1 - at], keys) is not None)
+            _put(descriptor, new, wrap(key, keys[0]))
         if drop and any(header.wraps[1 - new]):
             _put(descriptor, 1 - new, bytes(WRAP_BYTES))
     finally:

@@ -54,14 +54,14 @@ class State:
 
 def states(settings: Settings) -> list[State]:
     """The state of every secret that this process can read."""
-    found = []
+    states_of = []
     for name in NAMES:
         try:
             first, *older = map(secret_id, load_secrets(settings, name))
         except SecretError:
             continue
-        found.append(State(name, first, tuple(older)))
-    return found
+        states_of.append(State(name, first, tuple(older)))
+    return states_of
 
 
 def rotate(db: Database, settings: Settings, name: str) -> State:
@@ -73,23 +73,23 @@ def rotate(db: Database, settings: Settings, name: str) -> State:
     if name == "signing_key" and settings.sign_command:
         raise SecretError("SCRIMP_SIGN_COMMAND signs, not the secret: change it and SCRIMP_SIGN_PUBLIC_KEY instead")
     path = _file(settings, name)
-    before = load_secrets(settings, name)
-    if len(before) > 1 and name != "data_hmac_key":
+    old = load_secrets(settings, name)
+    if len(old) > 1 and name != "data_hmac_key":
         raise SecretError(f"the last rotation of {name} is not finished: run scrimp secrets finish {name} first")
-    after = (secrets.token_bytes(SECRET_BYTES), *(before if name in KEPT else ()))
+    new = (secrets.token_bytes(SECRET_BYTES), *(old if name in KEPT else ()))
     if name == "signing_key":
         # Both are published before the new one signs its first certificate.
-        for secret in (before[0], after[0]):
+        for secret in (old[0], new[0]):
             publish(db, Ed25519PrivateKey.from_private_bytes(secret))
-    _write(path, after)
+    _write(path, new)
     if name == "signing_key" and settings.secrets_dir is None:
-        text = public_key(Ed25519PrivateKey.from_private_bytes(after[0]))
+        text = public_key(Ed25519PrivateKey.from_private_bytes(new[0]))
         write_private(settings.home / PUBLIC_KEY_FILE, text + "\n", overwrite=True)
     if name == "data_hmac_key":
-        _renew_hashes(db, after)
+        _renew_hashes(db, new)
     if name == "parts_key":
         resealing.rewrap(settings, drop=False)
-    return _noted(db, name, after, "secret.rotated")
+    return _noted(db, name, new, "secret.rotated")
 
 
 def finish(db: Database, settings: Settings, name: str) -> State:
@@ -102,15 +102,15 @@ def finish(db: Database, settings: Settings, name: str) -> State:
     if name == "parts_key":  # first: it needs no right to write the secret's file
         resealing.rewrap(settings, drop=True)
     path = _file(settings, name)
-    found = load_secrets(settings, name)
+    keys = load_secrets(settings, name)
     if name == "data_hmac_key":
-        _renew_hashes(db, found)
-        return State(name, secret_id(found[0]), tuple(map(secret_id, found[1:])))
+        _renew_hashes(db, keys)
+        return State(name, secret_id(keys[0]), tuple(map(secret_id, keys[1:])))
     if name == "webhook_key":
-        _encrypt_anew(db, found)
-    if len(found) > 1:
-        _write(path, found[:1])
-    return _noted(db, name, found[:1], "secret.rotation_finished")
+        _encrypt_anew(db, keys)
+    if len(keys) > 1:
+        _write(path, keys[:1])
+    return _noted(db, name, keys[:1], "secret.rotation_finished")
 
 
 def seal(db: Database, settings: Settings) -> int:
@@ -138,9 +138,9 @@ def _file(settings: Settings, name: str) -> Path:
     return settings.effective_secrets_dir / name
 
 
-def _write(path: Path, found: tuple[bytes, ...]) -> None:
+def _write(path: Path, keys: tuple[bytes, ...]) -> None:
     try:
-        write_private(path, "".join(each.hex() + "\n" for each in found), overwrite=True)
+        write_private(path, "".join(each.hex() + "\n" for each in keys), overwrite=True)
     except OSError as error:
         raise SecretError(
             f"{path} cannot be written ({error.strerror}): run this where the secret files are made"
@@ -152,19 +152,19 @@ def _renew_hashes(db: Database, chain: tuple[bytes, ...]) -> None:
         hashes.renew(session, chain)
 
 
-def _encrypt_anew(db: Database, found: tuple[bytes, ...]) -> None:
+def _encrypt_anew(db: Database, keys: tuple[bytes, ...]) -> None:
     with db.write() as session:
         for webhook in session.scalars(select(Webhook).with_for_update()):
-            webhook.secret = _anew(found, webhook.id, webhook.secret)
+            webhook.secret = _anew(keys, webhook.id, webhook.secret)
             if webhook.previous_secret is not None:
-                webhook.previous_secret = _anew(found, webhook.id, webhook.previous_secret)
+                webhook.previous_secret = _anew(keys, webhook.id, webhook.previous_secret)
 
 
-def _anew(found: tuple[bytes, ...], webhook_id: str, stored: str) -> str:
-    return encryption.encrypt(found[0], webhook_id, encryption.decrypt(found, webhook_id, stored))
+def _anew(keys: tuple[bytes, ...], webhook_id: str, stored: str) -> str:
+    return encryption.encrypt(keys[0], webhook_id, encryption.decrypt(keys, webhook_id, stored))
 
 
-def _noted(db: Database, name: str, found: tuple[bytes, ...], action: audit.Action) -> State:
+def _noted(db: Database, name: str, keys: tuple[bytes, ...], action: audit.Action) -> State:
     with db.write() as session:
         audit.record(session, action, name)
-    return State(name, secret_id(found[0]), tuple(map(secret_id, found[1:])))
+    return State(name, secret_id(keys[0]), tuple(map(secret_id, keys[1:])))

@@ -43,9 +43,9 @@ def sweep(db: Database, kept_days: float, marked: Collection[str] = ()) -> int:
     Args:
         marked: jobs that are left as they are.
     """
-    before = now() - timedelta(days=kept_days)
+    limit = now() - timedelta(days=kept_days)
     with db.read() as session:
-        old = session.scalars(_old(before).limit(AT_ONCE + len(marked)))
+        old = session.scalars(_old(limit).limit(AT_ONCE + len(marked)))
         jobs = [each for each in old if each not in marked][:AT_ONCE]
     for job_id in jobs:
         with db.write() as session:
@@ -53,7 +53,7 @@ def sweep(db: Database, kept_days: float, marked: Collection[str] = ()) -> int:
     return len(jobs)
 
 
-def _old(before: datetime) -> Select[str]:
+def _old(limit: datetime) -> Select[str]:
     """Selects jobs that ended before a time, have attempts, and of which nothing waits to be certified or announced.
     It begins at the attempts: those of jobs that were shortened are gone."""
     study = table_of(Job).alias("study").c
@@ -62,7 +62,7 @@ def _old(before: datetime) -> Select[str]:
     return (
         select(Attempt.job_id)
         .join(Job, Job.id == Attempt.job_id)
-        .where(Job.finished_at < before, exists(select(Certificate.job_id).where(certified)), ~open_study)
+        .where(Job.finished_at < limit, exists(select(Certificate.job_id).where(certified)), ~open_study)
         .where(~exists(select(Outbox.id).where(Outbox.job_id == Job.id)))
         .where(~exists(select(WebhookEvent.id).where(WebhookEvent.job_id == Job.id)))
         .distinct()

@@ -81,11 +81,11 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
         owner = labelled(session, grants.require(session, caller, dataset, "own").id, label)
         # As at an append: the two take turns, and a block that is appended now is compared with this one's units.
         # In the order of ids and before accounts, as admissions lock them.
-        for each in sorted({owner.parent_id or owner.id, *ledgers}):
-            session.get_one(Dataset, each, with_for_update={"key_share": True})
-        for each in ledgers:
-            behind.require_current(session, recorded[each], each)
-            accounts.lock(session, each)
+        for dataset_id in sorted({owner.parent_id or owner.id, *ledgers}):
+            session.get_one(Dataset, dataset_id, with_for_update={"key_share": True})
+        for dataset_id in ledgers:
+            behind.require_current(session, recorded[dataset_id], dataset_id)
+            accounts.lock(session, dataset_id)
         account = paying(session, block_id)
         if account.joined_into not in (None, accounts.RETIRED):
             raise Conflict("wrong-state", accounts.closed_because(account))
@@ -95,8 +95,8 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
         is_over = False
         with suppress(Conflict):  # else a sweep deletes its content once its last job has ended
             is_over = mark_deleted(session, block_id)
-    for each in ledgers:
-        behind.record_soon(db, heads, each)
+    for dataset_id in ledgers:
+        behind.record_soon(db, heads, dataset_id)
     if is_over:
         remove_content(db, settings, block_id)
     return block_id
@@ -105,11 +105,11 @@ def retire_block(db: Database, settings: Settings, caller: Caller, dataset: str,
 def _close(session: Session, dataset_id: str, actor: str) -> None:
     """Closes the ledger, if there is one, under the locks that an admission and a join take."""
     accounts.lock(session, dataset_id)
-    held = select(LedgerEntry.seq).where(
+    hold = select(LedgerEntry.seq).where(
         LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind.in_(("hold", "post", "void"))
     )
     used = select(Job.id).where(uses(dataset_id))
-    if session.scalar(held.limit(1)) is not None or session.scalar(used.limit(1)) is not None:
+    if session.scalar(hold.limit(1)) is not None or session.scalar(used.limit(1)) is not None:
         raise Conflict("wrong-state", "a job was admitted on this data set: change its declaration instead")
     account = session.get(Account, dataset_id, populate_existing=True)
     if account is None:

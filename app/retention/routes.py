@@ -45,9 +45,9 @@ def delete_content(
     """
     if (withdrawn := readings.withdraw(db, settings, caller, dataset_id)) is not None:
         return ReadingDataset.of(withdrawn, caller, "retired")
-    found = service.delete_content(db, settings, caller, dataset_id)
+    deletion = service.delete_content(db, settings, caller, dataset_id)
     with db.read() as session:
-        return _view(session, caller, found)
+        return _view(session, caller, deletion)
 
 
 @router.post("/datasets/{dataset_id}/retire", tags=["datasets"])
@@ -69,9 +69,9 @@ def retire_dataset(
     """
     if (withdrawn := readings.withdraw(db, settings, caller, dataset_id)) is not None:
         return ReadingDataset.of(withdrawn, caller, "retired")
-    found = retiring.retire(db, settings, caller, dataset_id)
+    retirement = retiring.retire(db, settings, caller, dataset_id)
     with db.read() as session:
-        return _view(session, caller, found)
+        return _view(session, caller, retirement)
 
 
 @router.post("/datasets/{dataset_id}/blocks/{label}/retire", tags=["datasets"])

@@ -87,17 +87,17 @@ def sweep(db: Database, settings: Settings) -> None:
     history.sweep_due(db, settings)
 
 
-def _sweep_artifacts(db: Database, before: datetime) -> None:
-    papers = select(Egress.id).where(Egress.job_id == Job.id, Egress.made_at < before, Egress.deleted_at.is_(None))
+def _sweep_artifacts(db: Database, limit: datetime) -> None:
+    papers = select(Egress.id).where(Egress.job_id == Job.id, Egress.made_at < limit, Egress.deleted_at.is_(None))
     old = (
         select(Job.id)
-        .where(Job.parent_id.is_(None), Job.finished_at < before)
+        .where(Job.parent_id.is_(None), Job.finished_at < limit)
         .where(or_(select(Artifact.job_id).where(_of_job_or_runs(Artifact.job_id, Job.id)).exists(), papers.exists()))
         .limit(AT_ONCE)
     )
     with db.read() as session:
-        found = list(session.scalars(old))
-    for job_id in found:
+        jobs = list(session.scalars(old))
+    for job_id in jobs:
         try:
             with db.write() as session:
                 _drop_artifacts(session, get_job(session, job_id, lock=True))
@@ -112,22 +112,22 @@ def _sweep_retired(db: Database, settings: Settings) -> None:
     content = func.coalesce(Dataset.pays_for, Dataset.id)
     retired = select(content).join(Account).where(over, Dataset.content_deleted_at.is_(None)).limit(AT_ONCE)
     with db.read() as session:
-        found = list(session.scalars(retired))
-    for dataset_id in found:
+        datasets = list(session.scalars(retired))
+    for dataset_id in datasets:
         drop_content(db, settings, dataset_id, "retired")
 
 
-def _sweep_contents(db: Database, settings: Settings, before: datetime) -> None:
+def _sweep_contents(db: Database, settings: Settings, limit: datetime) -> None:
     used = select(func.max(Job.created_at)).where(uses(Dataset.id)).scalar_subquery()
     old = select(Dataset.id).where(
         Dataset.content_deleted_at.is_(None),
         Dataset.pays_for.is_(None),
-        Dataset.created_at < before,
-        or_(used.is_(None), used < before),
+        Dataset.created_at < limit,
+        or_(used.is_(None), used < limit),
     )
     with db.read() as session:
-        found = list(session.scalars(old.limit(AT_ONCE)))
-    for dataset_id in found:
+        datasets = list(session.scalars(old.limit(AT_ONCE)))
+    for dataset_id in datasets:
         drop_content(db, settings, dataset_id, "retention")
 
 
@@ -146,15 +146,15 @@ def drop_content(db: Database, settings: Settings, dataset_id: str, because: str
 def mark_deleted(session: Session, dataset_id: str) -> bool:
     """Marks the content deleted under the data set's row lock, which an admission shares: an admission comes before
     this, and is seen, or is refused. It shares the row of the ledger that pays, so that a second one is marked too."""
-    for each in ledgers_of(session, dataset_id)[1:]:
-        mark_deleted(session, each)
+    for ledger_id in ledgers_of(session, dataset_id)[1:]:
+        mark_deleted(session, ledger_id)
     row = session.get_one(Dataset, dataset_id, with_for_update={"key_share": True}, populate_existing=True)
     if row.content_deleted_at is not None:
         return False
     account = session.get(Account, dataset_id, populate_existing=True)
-    held = account is not None and (account.train_held > 0 or account.holdout_held > 0)
+    has_holds = account is not None and (account.train_held > 0 or account.holdout_held > 0)
     open_jobs = select(func.count()).select_from(Job).where(uses(dataset_id), Job.status.not_in(FINISHED))
-    if held or session.scalar(open_jobs):
+    if has_holds or session.scalar(open_jobs):
         raise Conflict("wrong-state", "jobs on this data set are not finished: wait for them, or cancel them first")
     row.content_deleted_at = now()
     row.content_sha256 = ""  # a function of the content, without a key
@@ -180,18 +180,18 @@ def _drop_artifacts(session: Session, job: Job) -> None:
         raise Conflict("wrong-state", "a trial's files belong to its study: delete the study's", study=job.parent_id)
     if job.status not in FINISHED:
         raise Conflict("wrong-state", f"the job is {job.status}: its files can be deleted once it has finished")
-    asked = select(Prediction.id).where(
+    predictions = select(Prediction.id).where(
         _of_job_or_runs(Prediction.job_id, job.id), Prediction.status.in_(("queued", "running"))
     )
-    if session.scalar(asked.limit(1)) is not None:
+    if session.scalar(predictions.limit(1)) is not None:
         raise Conflict("wrong-state", "a prediction with this model is not finished: wait for it")
     files = _of_job_or_runs(Artifact.job_id, job.id)
     owners = set(session.scalars(select(Artifact.job_id).where(files))) | {job.id}
     session.execute(delete(Artifact).where(files), execution_options={"synchronize_session": False})
-    theirs = update(Egress).where(Egress.job_id.in_(owners), Egress.deleted_at.is_(None)).values(deleted_at=now())
-    session.execute(theirs, execution_options={"synchronize_session": False})
-    for each in owners:
-        discard(session, each)
+    egresses = update(Egress).where(Egress.job_id.in_(owners), Egress.deleted_at.is_(None)).values(deleted_at=now())
+    session.execute(egresses, execution_options={"synchronize_session": False})
+    for job_id in owners:
+        discard(session, job_id)
 
 
 def _of_job_or_runs(

@@ -109,18 +109,18 @@ def _limit(policy: Policy, namespaces: bool) -> None:
 
 
 def _lower(limit: int, value: int) -> None:
-    _, most = resource.getrlimit(limit)
-    value = value if most == resource.RLIM_INFINITY else min(value, most)
+    _, hard = resource.getrlimit(limit)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(limit, (value, value))
 
 
 def _threads_of_user() -> int:
-    found = 0
+    threads = 0
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if process.stat().st_uid == os.getuid():
-                found += len(list((process / "task").iterdir()))
-    return found
+                threads += len(list((process / "task").iterdir()))
+    return threads
 
 
 def _rules(policy: Policy) -> Iterator[tuple[Path, int]]:
@@ -145,15 +145,15 @@ def _interpreter() -> Iterator[Path]:
 def library_folders(configuration: Path = Path("/etc/ld.so.conf")) -> tuple[Path, ...]:
     """The folders in which the dynamic linker looks, as its configuration names them: a driver's libraries may lie in
     /usr/local/nvidia."""
-    found: list[Path] = []
+    folders: list[Path] = []
     with suppress(OSError):
         for line in configuration.read_text().splitlines():
             words = line.partition("#")[0].split()
             if words[:1] == ["include"]:
                 for pattern in words[1:]:
                     absolute = configuration.parent / pattern  # an absolute pattern stays
-                    for each in sorted(Path("/").glob(str(absolute).removeprefix("/"))):
-                        found += library_folders(each)
+                    for folder in sorted(Path("/").glob(str(absolute).removeprefix("/"))):
+                        folders += library_folders(folder)
             else:
-                found += [Path(word) for word in re.split(r"[\s,:]+", " ".join(words)) if word.startswith("/")]
-    return tuple(found)
+                folders += [Path(word) for word in re.split(r"[\s,:]+", " ".join(words)) if word.startswith("/")]
+    return tuple(folders)

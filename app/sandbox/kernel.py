@@ -167,9 +167,9 @@ def seccomp() -> bool:
 
 def install(arch: Arch, program: bytes) -> bool:
     """Adds a BPF program to this process's filters."""
-    kept = ctypes.create_string_buffer(program, len(program))
+    buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: a length, padding, a pointer
-    described = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(kept))
+    described = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     return _offered(LIBC.syscall(arch.seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, described))
 
 

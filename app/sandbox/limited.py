@@ -220,12 +220,12 @@ class HelperProcess:
     ) -> None:
         self.memory_bytes, self.cpu_s = memory_bytes, cpu_s
         self.busy = False  # a call waits for its answer
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket, child_end = socket.socketpair()
+        with child_end:
             settings = {"parent": os.getpid(), "memory_bytes": memory_bytes, "cpu_s": cpu_s, "preload": list(preload)}
             # -P: no module is imported from the folder in which the service was started.
-            command = [sys.executable, "-P", "-m", "app.sandbox.limited", str(theirs.fileno()), json.dumps(settings)]
-            self._popen = _launch(command, theirs.fileno())
+            command = [sys.executable, "-P", "-m", "app.sandbox.limited", str(child_end.fileno()), json.dumps(settings)]
+            self._popen = _launch(command, child_end.fileno())
         # Not on the command line, which other users of the machine see: names of files may be an owner's.
         with contextlib.suppress(OSError):  # it has ended: its first call says why
             self._socket.sendall(
@@ -280,13 +280,13 @@ class HelperProcess:
                 raise EOFError
             if b"\n" not in chunk:
                 continue
-            *whole, rest = bytes(buffer).split(b"\n")
-            for line in whole:
+            *lines, remaining = bytes(buffer).split(b"\n")
+            for line in lines:
                 answer = dict(json.loads(line))
                 if "read_bytes" not in answer:
                     return answer
                 watch.read_bytes = answer["read_bytes"]
-            buffer = bytearray(rest)
+            buffer = bytearray(remaining)
 
     def _received(self, deadline: float, watch: Watch) -> bytes:
         """The next bytes of the answer; looks at the watch while it waits."""
@@ -370,11 +370,11 @@ def _popen(command: list[str], fd: int) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    kept = plain_environment()
-    path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
+    variables = plain_environment()
+    path = os.pathsep.join(filter(None, (str(ROOT), variables.get("PYTHONPATH"))))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_IO_THREADS"), "1")
     # Arrow's own allocators reserve address space by the gigabyte, and RLIMIT_AS counts it.
-    return kept | threads | {"PYTHONPATH": path, "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+    return variables | threads | {"PYTHONPATH": path, "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
 
 # --- In the helper process ---

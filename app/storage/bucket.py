@@ -70,13 +70,15 @@ class Bucket:
             raise PrivacyError(CHANGED)
         with answers():
             try:
-                before = self._hash(key)
+                current = self._hash(key)
             except FileNotFoundError:
                 piece = max(FEWEST_PIECE_BYTES, -(-size // MOST_PIECES))
-                said = {HASH: sha256}
-                put(self._store, key, file, attributes=said, use_multipart=True, chunk_size=piece, max_concurrency=2)
+                metadata = {HASH: sha256}
+                put(
+                    self._store, key, file, attributes=metadata, use_multipart=True, chunk_size=piece, max_concurrency=2
+                )
                 return
-        if before != sha256:
+        if current != sha256:
             raise PrivacyError(TAKEN)
 
     def publish_content(self, key: str, content: bytes, sha256: str) -> None:
@@ -129,11 +131,11 @@ class Bucket:
         digest = hashlib.sha256()
         with answers():
             try:
-                found = get(self._store, key)
+                answer = get(self._store, key)
             except FileNotFoundError:
                 raise NotFound("this artifact's file is no longer in the store") from None
-            self._room.require(target.parent, found.meta["size"])
-            for block in found.stream(min_chunk_size=BLOCK_BYTES):
+            self._room.require(target.parent, answer.meta["size"])
+            for block in answer.stream(min_chunk_size=BLOCK_BYTES):
                 digest.update(block)
                 write(bytes(block))
         return digest.hexdigest()
@@ -170,8 +172,8 @@ class Bucket:
         from obstore import list_with_delimiter  # noqa: PLC0415
 
         with answers():
-            found = list_with_delimiter(self._store, prefix=under)["common_prefixes"]
-        return sorted(name for each in found if (name := each.rpartition("/")[2]).startswith("job_"))
+            prefixes = list_with_delimiter(self._store, prefix=under)["common_prefixes"]
+        return sorted(name for each in prefixes if (name := each.rpartition("/")[2]).startswith("job_"))
 
     def marker(self, key: str) -> str | None:
         """The object's text."""
@@ -198,7 +200,7 @@ class Bucket:
 
         with answers():
             keys = [key for some in self._keys(f"jobs/{job_id}") for key in some]
-            for key in sorted(keys, key=lambda each: each.count("/"), reverse=True):
+            for key in sorted(keys, key=lambda key: key.count("/"), reverse=True):
                 rename(self._store, key, f"{under}/{key.removeprefix('jobs/')}")
 
     def _keys(self, prefix: str) -> Iterator[list[str]]:
@@ -256,10 +258,10 @@ class Bucket:
         for start in range(0, size, RANGE_BYTES):
             with answers():
                 try:
-                    found = get_range(self._store, key, start=start, end=min(start + RANGE_BYTES, size))
+                    content = get_range(self._store, key, start=start, end=min(start + RANGE_BYTES, size))
                 except FileNotFoundError:
                     raise NotFound("this object is no longer in the store") from None
-            yield bytes(found)
+            yield bytes(content)
 
 
 @dataclass(frozen=True)

@@ -100,11 +100,11 @@ class PartCache:
     def _make_room(self, size: int) -> None:
         sizes = {each: _size(self._root / each) for each in self.datasets()}
         taken = sum(sizes.values())
-        for each in sorted(sizes, key=self._last_use):
+        for part in sorted(sizes, key=self._last_use):
             if taken + size <= self._limit:
                 return
-            if self.forget(each):
-                taken -= sizes[each]
+            if self.forget(part):
+                taken -= sizes[part]
         if taken + size > self._limit:
             raise StorageFull(
                 f"a part of {size} bytes does not fit: running jobs use {taken} of the {self._limit} bytes that this "

@@ -209,8 +209,8 @@ class InBucket:
             size = content.seek(0, os.SEEK_END)
             content.seek(0)
             self._bucket.upload(key, checked(blocks(content), index), size)
-        named = index.to_bytes()
-        self._bucket.upload(f"{index_path(Path(key))}", [named], len(named))
+        number_bytes = index.to_bytes()
+        self._bucket.upload(f"{index_path(Path(key))}", [number_bytes], len(number_bytes))
 
     def place(self, dataset_id: str, folder: Path) -> None:
         """They are in place."""
@@ -228,9 +228,9 @@ class InBucket:
         if (self._root / path).is_file():
             yield (self._root / path).resolve()
             return
-        _, dataset_id, rest = path.split("/", 2)
+        _, dataset_id, part_name = path.split("/", 2)
         with self.cache.using(dataset_id) as folder:
-            copy = folder / rest
+            copy = folder / part_name
             if not self._seals.fits(copy):
                 with self.cache.fetching(dataset_id):
                     if not self._seals.fits(copy):

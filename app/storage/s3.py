@@ -33,12 +33,12 @@ def client_of(bucket: str, prefix: str = "", encryption: str = "", kms_key: str 
         from obstore.store import S3Store  # noqa: PLC0415
     except ImportError:
         raise ServiceError("buckets need the extra: pip install 'scrimp[s3]'") from None
-    more: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if encryption:
-        more["server_side_encryption"] = encryption
+        options["server_side_encryption"] = encryption
     if kms_key:
-        more["sse_kms_key_id"] = kms_key
-    return S3Store(bucket, prefix=prefix or None, **FACTS, **more)  # type: ignore[arg-type]
+        options["sse_kms_key_id"] = kms_key
+    return S3Store(bucket, prefix=prefix or None, **FACTS, **options)  # type: ignore[arg-type]
 
 
 class answers:  # noqa: N801 - reads as a block's condition

@@ -98,32 +98,32 @@ def wrap(key: bytes, secret: bytes) -> bytes:
     return name + nonce + AESGCM(_wrapping(secret)).encrypt(nonce, key, name)
 
 
-def opened(header: Header, known: tuple[bytes, ...]) -> bytes:
+def opened(header: Header, keys: tuple[bytes, ...]) -> bytes:
     """The data key of a sealed file.
 
     Args:
-        known: the parts keys.
+        keys: the parts keys.
 
     Raises:
         DataDamagedError: the header was changed.
         KeyMissing: none of them is the file's.
     """
-    for each in header.wraps:
-        if (found := opens(each, known)) is not None:
-            return found
-    here = list(map(secret_id, known))
-    if not set(here).isdisjoint(names_of(header)):
+    for wrapped in header.wraps:
+        if (data_key := opens(wrapped, keys)) is not None:
+            return data_key
+    ids = list(map(secret_id, keys))
+    if not set(ids).isdisjoint(names_of(header)):
         raise DataDamagedError("the header of a sealed file was changed")
-    raise missing(header, f"{NAME} holds {', '.join(here)}")
+    raise missing(header, f"{NAME} holds {', '.join(ids)}")
 
 
-def opens(wrap: bytes, known: tuple[bytes, ...]) -> bytes | None:
+def opens(wrap: bytes, keys: tuple[bytes, ...]) -> bytes | None:
     """The data key in a wrap; None if none of these parts keys opens it."""
     name, nonce, sealed = wrap[:ID_BYTES], wrap[ID_BYTES : ID_BYTES + NONCE_BYTES], wrap[ID_BYTES + NONCE_BYTES :]
-    for each in known:
-        if secret_id(each).encode() == name:
+    for key in keys:
+        if secret_id(key).encode() == name:
             try:
-                return AESGCM(_wrapping(each)).decrypt(nonce, sealed, name)
+                return AESGCM(_wrapping(key)).decrypt(nonce, sealed, name)
             except InvalidTag:
                 return None
     return None
@@ -134,11 +134,11 @@ def names_of(header: Header) -> list[str]:
     return [each[:ID_BYTES].decode("ascii", "replace") for each in header.wraps if any(each)]
 
 
-def missing(header: Header, here: str) -> KeyMissing:
+def missing(header: Header, ids: str) -> KeyMissing:
     """The error for a file whose parts key is not here."""
     names = " or ".join(names_of(header)) or "nothing"
     return KeyMissing(
-        f"a stored file is sealed under the parts key {names}, and {here}: put that key back as a line of {NAME} "
+        f"a stored file is sealed under the parts key {names}, and {ids}: put that key back as a line of {NAME} "
         "(docs/secrets.md), from a backup of the secrets"
     )
 

@@ -41,7 +41,7 @@ class ServiceCollector(Collector):
         """Reads all in one snapshot."""
         with self.db.read() as session:
             at = now_there(session)
-            found = [
+            metrics = [
                 *_queue(session, at),
                 *_attempts(session),
                 *self._workers(session, at),
@@ -57,7 +57,7 @@ class ServiceCollector(Collector):
                     readings.TOLD_TO_ADMINS,
                 ),
             ]
-        yield from found
+        yield from metrics
         uploads = GaugeMetricFamily("scrimp_uploads_open", "Uploads in pieces that are not registered.")
         uploads.add_metric([], resumable.count_open(self.settings))
         yield uploads
@@ -114,18 +114,18 @@ def _keys(session: Session) -> Families:
         "scrimp_key_jobs", "Jobs and trials that wait for a worker or run, by key.", labels=["key", "name", "state"]
     )
     seconds = CounterMetricFamily(measures.KEY_SECONDS.name, measures.KEY_SECONDS.says, labels=["key", "name"])
-    found: list[tuple[str, str, float]] = []
+    samples: list[tuple[str, str, float]] = []
     for state, condition in (("queued", Job.status == "queued"), ("running", Job.status.in_(ACTIVE))):
         count = func.count()
         # SQLite would read all jobs in an index's order to group by the plain column.
         owner = Job.key_id.concat("")
         of_keys = select(owner, count).where(Job.finished_at.is_(None), condition, Job.study.is_(None)).group_by(owner)
         rows = session.execute(of_keys.order_by(count.desc(), owner).limit(MOST_KEYS))
-        found += [(key, state, number) for key, number in rows]
+        samples += [(key, state, number) for key, number in rows]
     ran = [(labels[0], value) for labels, value in measures.series_of(session, measures.KEY_SECONDS, MOST_KEYS)]
-    shown = {each[0] for each in (*found, *ran)}
-    names = {row[0]: row[1] for row in session.execute(select(ApiKey.id, ApiKey.name).where(ApiKey.id.in_(shown)))}
-    for key, state, number in found:
+    labels = {each[0] for each in (*samples, *ran)}
+    names = {row[0]: row[1] for row in session.execute(select(ApiKey.id, ApiKey.name).where(ApiKey.id.in_(labels)))}
+    for key, state, number in samples:
         jobs.add_metric([key, names[key], state], number)
     for key, value in ran:
         seconds.add_metric([key, names[key]], value)
@@ -135,14 +135,14 @@ def _keys(session: Session) -> Families:
 def _outbox(session: Session, at: datetime) -> Families:
     rows = GaugeMetricFamily("scrimp_outbox_rows", "Tasks that wait for the relay.", labels=["topic"])
     oldest = GaugeMetricFamily("scrimp_outbox_oldest_seconds", "Age of the oldest of them.", labels=["topic"])
-    found = {
+    counts = {
         topic: (count, first)
         for topic, count, first in session.execute(
             select(Outbox.topic, func.count(), func.min(Outbox.created_at)).group_by(Outbox.topic)
         )
     }
     for topic in ("notify", "certificate", "discard"):
-        count, first = found.get(topic, (0, None))
+        count, first = counts.get(topic, (0, None))
         rows.add_metric([topic], count)
         oldest.add_metric([topic], _age(first, at))
     yield from (rows, oldest)
@@ -187,9 +187,9 @@ class MeasuresCollector(Collector):
         """One family for each metric, also if nothing was counted."""
         self.mine.flush()
         with self.db.read() as session:
-            found = measures.totals(session)
+            totals = measures.totals(session)
         for metric in METRICS.values():
-            series = {labels: value for (name, labels), value in found.items() if name == metric.name}
+            series = {labels: value for (name, labels), value in totals.items() if name == metric.name}
             if metric.kind == "histogram":
                 yield _histogram(metric, series)
                 continue

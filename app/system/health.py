@@ -37,7 +37,7 @@ FRESH_S = 1.0
 
 def checks(db: Database, settings: Settings) -> dict[str, str]:
     """Each part's state: "ok" or the type of its error (a message may name hosts or paths)."""
-    named: tuple[tuple[str, Callable[[Database, Settings], None]], ...] = (
+    probes: tuple[tuple[str, Callable[[Database, Settings], None]], ...] = (
         ("database", _database),
         ("migrations", _migrations),
         ("storage", _storage),
@@ -46,15 +46,15 @@ def checks(db: Database, settings: Settings) -> dict[str, str]:
         ("ledger", _ledger),
     )
     if settings.attempt_uid is not None:
-        named += (("attempts", _attempts),)
-    found: dict[str, str] = {}
-    for name, check in named:
+        probes += (("attempts", _attempts),)
+    results: dict[str, str] = {}
+    for name, check in probes:
         try:
             check(db, settings)
-            found[name] = "ok"
+            results[name] = "ok"
         except Exception as error:  # any error is the answer
-            found[name] = type(error).__name__
-    return found
+            results[name] = type(error).__name__
+    return results
 
 
 class Readiness:
@@ -74,9 +74,9 @@ class Readiness:
             return self._found
 
 
-def status(found: dict[str, str]) -> Literal["ready", "degraded", "not ready"]:
+def status(results: dict[str, str]) -> Literal["ready", "degraded", "not ready"]:
     """ "ready", "degraded" (requests are still served, or queue) or "not ready"."""
-    down = {name for name, state in found.items() if state != "ok"}
+    down = {name for name, state in results.items() if state != "ok"}
     if down & set(NEEDED):
         return "not ready"
     return "degraded" if down else "ready"
@@ -152,9 +152,9 @@ def _clock(db: Database, settings: Settings) -> None:
 
 def skews(db: Database, lease_s: float) -> dict[str, float]:
     """How far the clocks of this process and of the living workers are ahead of the database's, in seconds."""
-    found = {"api": skew_s(db)}
+    skews_s = {"api": skew_s(db)}
     with db.read() as session:
-        return found | {each.name: each.skew_s for each in living(session, lease_s) if each.skew_s is not None}
+        return skews_s | {each.name: each.skew_s for each in living(session, lease_s) if each.skew_s is not None}
 
 
 class AttemptUserError(Exception):
@@ -188,9 +188,9 @@ def main() -> int:
     """Prints each part's state; returns 0 if every needed part is well."""
     settings = get_settings()
     with closing(Database.of(settings)) as db:
-        found = checks(db, settings)
-    print(json.dumps(found))  # noqa: T201 - a command's answer
-    return int(status(found) == "not ready")
+        results = checks(db, settings)
+    print(json.dumps(results))  # noqa: T201 - a command's answer
+    return int(status(results) == "not ready")
 
 
 if __name__ == "__main__":

@@ -83,9 +83,11 @@ class LedgerCollector(Collector):
                     valid.add_metric([row.dataset_id], float(check.problem is None))
                     checked.add_metric([row.dataset_id], check.checked_at.timestamp())
                 for account in ("train", "holdout"):
-                    whole = getattr(row, f"{account}_budget")
-                    for state in ("spent", "held") if whole else ():
-                        share.add_metric([row.dataset_id, account, state], getattr(row, f"{account}_{state}") / whole)
+                    total_budget = getattr(row, f"{account}_budget")
+                    for state in ("spent", "held") if total_budget else ():
+                        share.add_metric(
+                            [row.dataset_id, account, state], getattr(row, f"{account}_{state}") / total_budget
+                        )
                     for state in ("budget", "spent", "held"):
                         budget.add_metric(
                             [row.dataset_id, account, row.filter, state], float(getattr(row, f"{account}_{state}"))
@@ -120,13 +122,13 @@ def count_request(measures: Measures, scope: Scope, status: int, took_s: float) 
     measures.observe(SECONDS, took_s, method, route)
 
 
-def registry_for(caller: Caller, db: Database, whole: CollectorRegistry) -> CollectorRegistry:
+def registry_for(caller: Caller, db: Database, full_registry: CollectorRegistry) -> CollectorRegistry:
     """The metrics that a caller may scrape: an admin all, others jobs and budgets of their visible data sets.
 
     Only admins learn how many requests others make, and of which kind.
     """
     if caller.is_admin:
-        return whole
+        return full_registry
     registry = CollectorRegistry()
     registry.register(LedgerCollector(db, caller))
     return registry

@@ -47,12 +47,12 @@ async def readyz(request: Request, response: Response) -> Readiness:
     with room) are not well; "degraded" if the broker or the pricing process is away: jobs still queue, and the next
     request starts a pricing process; or if attempts do not have the user that SCRIMP_ATTEMPT_UID names.
     """
-    found = await cast(health.Readiness, request.app.state.readiness).checks()
+    results = await cast(health.Readiness, request.app.state.readiness).checks()
     pricing = cast(PricingService, request.app.state.pricing)
-    found = found | {"pricing": "ok" if pricing.alive else "NotRunning"}
-    state = health.status(found)
+    results = results | {"pricing": "ok" if pricing.alive else "NotRunning"}
+    state = health.status(results)
     response.status_code = 503 if state == "not ready" else 200
-    return Readiness(status=state, checks=found)
+    return Readiness(status=state, checks=results)
 
 
 @router.get(

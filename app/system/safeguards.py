@@ -44,14 +44,14 @@ def list_safeguards(db: Db, settings: ServiceSettings, caller: OwnerKey) -> Safe
     return Safeguards(items=[*safeguards(settings), _isolation(sandboxes)])
 
 
-def safeguards(kept: Settings) -> Iterator[Safeguard]:
+def safeguards(settings: Settings) -> Iterator[Safeguard]:
     """Those that settings alone decide."""
-    yield from _of_secrets(kept)
-    yield from _of_ledgers(kept)
-    yield from _of_time(kept)
+    yield from _of_secrets(settings)
+    yield from _of_ledgers(settings)
+    yield from _of_time(settings)
     yield _safeguard(
         "another user for training",
-        kept.attempt_uid is not None,
+        settings.attempt_uid is not None,
         "training runs as a user of its own",
         "training runs as the worker's user",
         "attempt_uid",
@@ -67,34 +67,34 @@ def _safeguard(subject: str, in_force: bool, yes: str, no: str, *names: str) -> 
     )
 
 
-def _of_secrets(kept: Settings) -> Iterator[Safeguard]:
+def _of_secrets(settings: Settings) -> Iterator[Safeguard]:
     yield _safeguard(
         "encryption of stored data",
-        kept.encrypt_parts,
+        settings.encrypt_parts,
         "what is stored of data sets is sealed under a key of the service",
         "what is stored of data sets is as safe as the disk that it lies on",
         "encrypt_parts",
     )
     yield _safeguard(
         "encryption in transit",
-        kept.behind_tls,
+        settings.behind_tls,
         "a proxy ends TLS before the API, and cookies are for TLS alone",
         "the API does not know of TLS before it",
         "behind_tls",
     )
     yield _safeguard(
         "secrets apart",
-        kept.secrets_dir is not None,
+        settings.secrets_dir is not None,
         "keys are files that an operator provides to the processes that need them",
         "keys lie in the service's own folder, beside its data",
         "secrets_dir",
     )
 
 
-def _of_ledgers(kept: Settings) -> Iterator[Safeguard]:
+def _of_ledgers(settings: Settings) -> Iterator[Safeguard]:
     yield _safeguard(
         "ledger kept twice",
-        bool(kept.heads_dir or kept.heads_store),
+        bool(settings.heads_dir or settings.heads_store),
         "the ledgers' heads are recorded outside the service's folder: a restored backup is found",
         "the ledgers' heads are recorded in the service's own folder: a backup of all of it rewinds both",
         "heads_dir",
@@ -102,41 +102,41 @@ def _of_ledgers(kept: Settings) -> Iterator[Safeguard]:
     )
     yield _safeguard(
         "witnesses",
-        bool(kept.witnesses) and kept.witness_required,
-        f"{len(kept.witnesses)} witnesses must have seen a ledger's newest checkpoint before anything runs on it",
-        f"{len(kept.witnesses)} witnesses are told of checkpoints; nothing waits for them",
+        bool(settings.witnesses) and settings.witness_required,
+        f"{len(settings.witnesses)} witnesses must have seen a ledger's newest checkpoint before anything runs on it",
+        f"{len(settings.witnesses)} witnesses are told of checkpoints; nothing waits for them",
         "witnesses",
         "witness_required",
     )
-    every = f"each ledger is verified in full every {kept.ledger_check_hours:g} hours"
+    every = f"each ledger is verified in full every {settings.ledger_check_hours:g} hours"
     yield _safeguard(
         "verification of ledgers",
-        kept.ledger_check_hours <= DAY,
+        settings.ledger_check_hours <= DAY,
         every,
         f"{every}, less than once a day",
         "ledger_check_hours",
     )
 
 
-def _of_time(kept: Settings) -> Iterator[Safeguard]:
+def _of_time(settings: Settings) -> Iterator[Safeguard]:
     yield _safeguard(
         "deletion of model files",
-        kept.artifacts_kept_days is not None,
-        f"a job's files are deleted {kept.artifacts_kept_days or 0:g} days after its end",
+        settings.artifacts_kept_days is not None,
+        f"a job's files are deleted {settings.artifacts_kept_days or 0:g} days after its end",
         "a job's files are kept until somebody deletes them",
         "artifacts_kept_days",
     )
     yield _safeguard(
         "deletion of data",
-        kept.content_kept_days is not None,
-        f"a data set's content is deleted {kept.content_kept_days or 0:g} days after its last job",
+        settings.content_kept_days is not None,
+        f"a data set's content is deleted {settings.content_kept_days or 0:g} days after its last job",
         "a data set's content is kept until its owner deletes it",
         "content_kept_days",
     )
-    lasts = f"{kept.session_hours:g} hours"
+    lasts = f"{settings.session_hours:g} hours"
     yield _safeguard(
         "end of sign-ins",
-        kept.session_hours <= DAY,
+        settings.session_hours <= DAY,
         f"a sign-in of the dashboard ends after {lasts}",
         f"a sign-in of the dashboard lasts {lasts}, more than a day",
         "session_hours",
@@ -145,14 +145,17 @@ def _of_time(kept: Settings) -> Iterator[Safeguard]:
 
 def _isolation(sandboxes: list[Any]) -> Safeguard:
     """What the living workers have tested, of each its stored `Sandbox` or None."""
-    found = [None if each is None else Sandbox.model_validate(each) for each in sandboxes]
-    whole = [each for each in found if each and each.seccomp and each.landlock and each.network != "host"]
-    if not found:
+    parsed = [None if each is None else Sandbox.model_validate(each) for each in sandboxes]
+    isolated = [each for each in parsed if each and each.seccomp and each.landlock and each.network != "host"]
+    if not parsed:
         says = "no worker lives, so none has tested its sandbox"
-    elif len(whole) < len(found):
-        says = f"of {len(found)} living workers {len(whole)} have tested the whole sandbox: see `scrimp workers`"
+    elif len(isolated) < len(parsed):
+        says = f"of {len(parsed)} living workers {len(isolated)} have tested the whole sandbox: see `scrimp workers`"
     else:
         says = "each living worker has tested its sandbox: few system calls, no network, no files but the job's own"
     return Safeguard(
-        subject="isolation of training", in_force=bool(whole) and len(whole) == len(found), says=says, settings=[]
+        subject="isolation of training",
+        in_force=bool(isolated) and len(isolated) == len(parsed),
+        says=says,
+        settings=[],
     )

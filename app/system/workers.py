@@ -53,19 +53,19 @@ class WorkerList(Document, Whole[WorkerView]):
 def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> WorkerList:
     """Lists workers seen in the last day, the last seen first. A worker that shut down cleanly is left out."""
     with db.read() as session:
-        found = workers(session)
-        running = [job for _worker, job in found if job is not None]
+        rows = workers(session)
+        running = [job for _worker, job in rows if job is not None]
         seen = set(session.scalars(select(Job.id).where(Job.id.in_(running), visible(caller, Job.dataset_id))))
         at, sizes = now_there(session), crews.sizes(session, settings.lease_s)
         return WorkerList(
             items=[
                 _view(worker, job if job in seen else None, is_alive(worker, settings.lease_s, at), sizes)
-                for worker, job in found
+                for worker, job in rows
             ]
         )
 
 
 def _view(worker: Worker, job: str | None, alive: bool, sizes: Mapping[str, int]) -> WorkerView:
-    own = sum(Device.model_validate(each).kind == "cuda" for each in worker.devices or ())
-    gpus = sizes.get(worker.crew, own) if worker.crew is not None and alive else own
+    gpu_count = sum(Device.model_validate(each).kind == "cuda" for each in worker.devices or ())
+    gpus = sizes.get(worker.crew, gpu_count) if worker.crew is not None and alive else gpu_count
     return WorkerView.of(worker, alive=alive, gpus=gpus, job=job)

@@ -125,8 +125,8 @@ def usage(
         InvalidRequest: the months are in the wrong order, or too many; or `after` is not a cursor of this list.
     """
     months = _months(since, until)
-    named = None if dataset is None else require(session, caller, dataset, "view")
-    among = visible(caller, FAMILY) if named is None else FAMILY.in_([named.parent_id or named.id])
+    dataset_row = None if dataset is None else require(session, caller, dataset, "view")
+    among = visible(caller, FAMILY) if dataset_row is None else FAMILY.in_([dataset_row.parent_id or dataset_row.id])
     last = None if after is None else decode_cursor(after, str, str, str, str, str)
     left = [month for month in months if last is None or month[0] <= last[0]]
     rows = session.execute(_sums(left, among)).all() if left else []
@@ -146,15 +146,15 @@ def usage(
         owns = caller.is_admin or (caller.role == "owner" and families[row.dataset].owner_key == caller.id)
         team = teams.get((row.dataset, row.key)) if owns or row.key == caller.id else None
         key = row.key if team is None and (owns or row.key == caller.id) else None
-        found = taken.setdefault((row.month, row.dataset, team, key), _Taken())
-        found.sums.update({name: int(getattr(row, name)) for name in SUMS})
+        row_taken = taken.setdefault((row.month, row.dataset, team, key), _Taken())
+        row_taken.sums.update({name: int(getattr(row, name)) for name in SUMS})
         if row.account:
-            found.spent.setdefault(row.account, Counter()).update(train=int(row.train), holdout=int(row.holdout))
+            row_taken.spent.setdefault(row.account, Counter()).update(train=int(row.train), holdout=int(row.holdout))
     items = [
         UsageRow(
             month=month,
-            dataset=of,
-            dataset_name=families[of].name,
+            dataset=dataset_id,
+            dataset_name=families[dataset_id].name,
             team=team,
             key_id=key,
             key_name=names.get(key or ""),
@@ -162,16 +162,16 @@ def usage(
             processor_s=each.sums["processor_s"],
             gpu_s=each.sums["gpu_s"],
             bytes=each.sums["bytes"],
-            **_privacy(families[of], each, accounts),
+            **_privacy(families[dataset_id], each, accounts),
         )
-        for (month, of, team, key), each in taken.items()
+        for (month, dataset_id, team, key), each in taken.items()
     ]
     items.sort(key=_place)
-    items.sort(key=lambda each: each.month, reverse=True)
+    items.sort(key=lambda item: item.month, reverse=True)
     if last is not None:
         items = [each for each in items if each.month < last[0] or _place(each) > last[1:]]
-    page, more = items[:limit], limit is not None and len(items) > limit
-    following = encode_cursor(page[-1].month, *_place(page[-1])) if more else None
+    page, has_more = items[:limit], limit is not None and len(items) > limit
+    following = encode_cursor(page[-1].month, *_place(page[-1])) if has_more else None
     return UsageView(since=months[0][0], until=months[-1][0], items=page, next=following)
 
 
@@ -235,9 +235,11 @@ def _sums(months: Iterable[tuple[str, datetime, datetime]], among: ColumnElement
     seconds = cast(extract("epoch", Attempt.ended_at), BigInteger) - cast(
         extract("epoch", Attempt.started_at), BigInteger
     )
-    asked = Job.spec["runtime"]["processes"].as_string()
+    processes = Job.spec["runtime"]["processes"].as_string()
     gpus = func.json_array_length(Attempt.gpus)
-    ranks = func.coalesce(gpus, cast(func.nullif(asked, "auto"), BigInteger), 1)  # each `asked` parses a whole document
+    ranks = func.coalesce(
+        gpus, cast(func.nullif(processes, "auto"), BigInteger), 1
+    )  # each `asked` parses a whole document
     processors = seconds * ranks * func.coalesce(Job.threads, 1)
     of_gpus = case((Attempt.device == "cuda", seconds * func.coalesce(gpus, 1)), else_=0)
     size = Artifact.size_bytes
@@ -283,11 +285,15 @@ def _privacy(dataset: Dataset, taken: _Taken, accounts: dict[str, Account]) -> d
         return {"epsilon": none_spent, "delta": None, "share": none_spent}
     readings = []
     for name, parts in taken.spent.items():
-        of = accounts[name]
-        budgets = {"train": of.train_budget, "holdout": of.holdout_budget}
+        privacy_filter = accounts[name]
+        budgets = {"train": privacy_filter.train_budget, "holdout": privacy_filter.holdout_budget}
         share = max(parts[each] / budget for each, budget in budgets.items() if budget)
         amount = max(parts.values())
-        epsilon = filter_for(of.filter, of.order).epsilon(amount, of.cap_delta) if amount else 0.0
-        readings.append((epsilon, of.cap_delta, share))
+        epsilon = (
+            filter_for(privacy_filter.filter, privacy_filter.order).epsilon(amount, privacy_filter.cap_delta)
+            if amount
+            else 0.0
+        )
+        readings.append((epsilon, privacy_filter.cap_delta, share))
     epsilon, delta, _share = max(readings)
     return {"epsilon": epsilon, "delta": delta, "share": max(share for _, _, share in readings)}

@@ -190,13 +190,13 @@ class _Body:
         return TooLarge(f"the body is larger than {self._limit} bytes", limit_bytes=self._limit)
 
 
-async def read_document(read: Callable[[], T], size: int) -> T:
+async def read_document(reader: Callable[[], T], size: int) -> T:
     """Reads or validates a document in a thread. Of large ones one at a time: each holds Python's lock for most of its
     time, and the event loop would wait for it behind all of them."""
     if size <= SMALL_BODY_BYTES:
-        return await run_in_threadpool(read)
+        return await run_in_threadpool(reader)
     async with LARGE_DOCUMENTS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-        return await run_in_threadpool(read)
+        return await run_in_threadpool(reader)
 
 
 async def chunks_of(request: Request) -> AsyncIterator[bytes]:

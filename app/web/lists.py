@@ -109,8 +109,8 @@ class ListHub:
     def look(self, readers: Sequence[Reader]) -> list[str | None]:
         """The state of each reader's page; None for a reader whose key or session has ended."""
         with self.db.quick_read() as connection:
-            found = connection.execute(ALL_KEYS, {"keys": sorted({each.key_id for each in readers})})
-            keys = {row.id: row for row in found}
+            rows = connection.execute(ALL_KEYS, {"keys": sorted({each.key_id for each in readers})})
+            keys = {row.id: row for row in rows}
             allowed = [each.is_allowed(keys.get(each.key_id)) for each in readers]
             pages = {each.page.shared: each.page for each, may in zip(readers, allowed, strict=True) if may}
             if self._asked.numbers.keys() != pages.keys():  # SQLAlchemy prepares an object's execution once
@@ -126,17 +126,17 @@ class ListHub:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._opened.wait(), max(0.0, next_look - time.monotonic()))
                 self._opened.clear()
-                whole = time.monotonic() >= next_look
-                if whole:
+                is_complete = time.monotonic() >= next_look
+                if is_complete:
                     next_look = time.monotonic() + self.look_s
                 try:
-                    whole = whole and await run_in_threadpool(changes.due)
-                    readers = [each for each in self._readers if whole or each.state is None]
-                    found = await run_in_threadpool(self.look, readers) if readers else []
+                    is_complete = is_complete and await run_in_threadpool(changes.due)
+                    readers = [each for each in self._readers if is_complete or each.state is None]
+                    changed = await run_in_threadpool(self.look, readers) if readers else []
                 except Exception as error:  # such as a database that is away: no list ends with one look that failed
                     logger.warning("cannot look at open lists: %s", kind_of(error))
                     continue
-                for reader, state in zip(readers, found, strict=True):
+                for reader, state in zip(readers, changed, strict=True):
                     reader.tell(state)
         finally:
             changes.close()

@@ -40,14 +40,14 @@ class Kind:
 
 def kinds() -> dict[str, Kind]:
     """Every kind of problem that a route may return, from the error tree."""
-    found = {}
+    by_code = {}
     for error in _tree(errors.ServiceError):
         codes = get_args(errors.ConflictCode) if error is errors.Conflict else (error.code,)
         statuses = (422, 503) if error is errors.LimitError else (error.status,)
         for code in codes:
             summary = (error.__doc__ or error.title).partition("\n")[0]
-            found[code] = Kind(code, statuses, error.title, summary)
-    return found
+            by_code[code] = Kind(code, statuses, error.title, summary)
+    return by_code
 
 
 def _tree(error: type[errors.ServiceError]) -> Iterator[type[errors.ServiceError]]:
@@ -78,7 +78,7 @@ def document(app: FastAPI) -> Callable[[], Json]:
 
 def _made(app: FastAPI) -> Json:
     tags = [{"name": name, "description": text} for name, text in TAGS.items()]
-    whole = get_openapi(
+    openapi = get_openapi(
         title=app.title,
         version=app.version,
         summary="Differentially private training with a ledger that cannot be overspent.",
@@ -88,51 +88,51 @@ def _made(app: FastAPI) -> Json:
         servers=[{"url": "/", "description": "This service."}],
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
     )
-    schemas = whole["components"]["schemas"]
+    schemas = openapi["components"]["schemas"]
     for replaced in ("HTTPValidationError", "ValidationError"):
         schemas.pop(replaced, None)
     schemas |= _registrations() | schemas
     schemas["Finding"] = FINDING
     schemas["Problem"] = _problem_schema(None)
-    known = kinds()
-    schemas |= {kind.schema_name: _problem_schema(kind) for kind in known.values()}
-    for path, methods in whole["paths"].items():
+    by_code = kinds()
+    schemas |= {kind.schema_name: _problem_schema(kind) for kind in by_code.values()}
+    for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
-            _complete(operation, path, method, known)
-    _explain_defaults(whole)
-    return whole
+            _complete(operation, path, method, by_code)
+    _explain_defaults(openapi)
+    return openapi
 
 
 def _registrations() -> Json:
     """The schemas of a data set's and a block's declaration, whose bodies are read by hand. Without a file, the place
     of a data set's is required."""
-    made = DatasetSpec.model_json_schema(ref_template="#/components/schemas/{model}")
-    parts = made.pop("$defs")
-    by_path = made | {"title": "DatasetSpecByPath", "required": [*made["required"], "path"]}
-    by_upload = made | {"title": "DatasetSpecByUpload", "required": [*made["required"], "upload"]}
+    schema = DatasetSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts = schema.pop("$defs")
+    by_path = schema | {"title": "DatasetSpecByPath", "required": [*schema["required"], "path"]}
+    by_upload = schema | {"title": "DatasetSpecByUpload", "required": [*schema["required"], "upload"]}
     block = BlockSpec.model_json_schema(ref_template="#/components/schemas/{model}")
-    specs = {"DatasetSpec": made, "DatasetSpecByPath": by_path, "DatasetSpecByUpload": by_upload}
+    specs = {"DatasetSpec": schema, "DatasetSpecByPath": by_path, "DatasetSpecByUpload": by_upload}
     return {**parts, **specs, "BlockSpec": block}
 
 
 def _explain_defaults(node: Any) -> None:
     """Moves each default that is an object into its description: client generators refuse such operations."""
     if isinstance(node, list):
-        for each in node:
-            _explain_defaults(each)
+        for item in node:
+            _explain_defaults(item)
     if not isinstance(node, dict):
         return
     default = node.get("default")
     if isinstance(default, dict) and not SCHEMA_KEYS.isdisjoint(node):
         del node["default"]
-        said = f"Default: `{json.dumps(default, ensure_ascii=False)}`."
-        node["description"] = f"{node['description']} {said}" if node.get("description") else said
-    for name, each in node.items():
+        text = f"Default: `{json.dumps(default, ensure_ascii=False)}`."
+        node["description"] = f"{node['description']} {text}" if node.get("description") else text
+    for name, item in node.items():
         if name not in ("example", "examples"):
-            _explain_defaults(each)
+            _explain_defaults(item)
 
 
-def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -> None:
+def _complete(operation: Json, path: str, method: str, by_code: dict[str, Kind]) -> None:
     """Adds to one operation its responses, examples and the descriptions that its signature lacks."""
     name = operation["operationId"]
     if name not in OPERATIONS:
@@ -157,8 +157,8 @@ def _complete(operation: Json, path: str, method: str, known: dict[str, Kind]) -
         success["content"]["application/json"]["example"] = extra.answer
     by_status: dict[int, list[Kind]] = {}
     for code in dict.fromkeys((*_by_shape(operation, path, method), *extra.problems)):
-        for status in known[code].statuses:
-            by_status.setdefault(status, []).append(known[code])
+        for status in by_code[code].statuses:
+            by_status.setdefault(status, []).append(by_code[code])
     for status, of_status in sorted(by_status.items()):
         answer = answers.setdefault(str(status), {"description": ", or ".join(kind.title for kind in of_status)})
         answer.setdefault("content", {})["application/problem+json"] = _problem_content(status, of_status)
@@ -182,22 +182,22 @@ def _by_shape(operation: Json, path: str, method: str) -> Iterator[str]:
 
 def _problem_headers(status: int) -> Json:
     wait = ("Retry-After", "Seconds to wait.")
-    named = {401: ("WWW-Authenticate", "`Bearer`."), 429: wait, 503: wait}
-    if status not in named:
+    headers = {401: ("WWW-Authenticate", "`Bearer`."), 429: wait, 503: wait}
+    if status not in headers:
         return {}
-    header, text = named[status]
+    header, text = headers[status]
     return {header: {"description": text, "required": True, "schema": {"type": "string"}}}
 
 
 def _problem_content(status: int, of_status: list[Kind]) -> Json:
     references = [{"$ref": f"#/components/schemas/{kind.schema_name}"} for kind in of_status]
-    shown = {kind.code: {"value": _example(kind, status)} for kind in of_status}
-    return {"schema": references[0] if len(references) == 1 else {"oneOf": references}, "examples": shown}
+    example_of = {kind.code: {"value": _example(kind, status)} for kind in of_status}
+    return {"schema": references[0] if len(references) == 1 else {"oneOf": references}, "examples": example_of}
 
 
 def _example(kind: Kind, status: int) -> Json:
-    told = {"type": f"/problems/{kind.code}", "title": kind.title, "status": status, "detail": kind.title}
-    return told | examples.PROBLEMS.get(kind.code, {})
+    problem = {"type": f"/problems/{kind.code}", "title": kind.title, "status": status, "detail": kind.title}
+    return problem | examples.PROBLEMS.get(kind.code, {})
 
 
 def _problem_schema(kind: Kind | None) -> Json:
@@ -221,6 +221,6 @@ def _problem_schema(kind: Kind | None) -> Json:
     return {"type": "object", "description": kind.description, "properties": properties, "required": required}
 
 
-def as_text(made: Json) -> str:
+def as_text(openapi: Json) -> str:
     """The document as docs/openapi.json stores it, so that a review shows changes for callers."""
-    return json.dumps(made, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    return json.dumps(openapi, indent=1, ensure_ascii=False, sort_keys=True) + "\n"

@@ -77,9 +77,9 @@ def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
         key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, binascii.Error, RecursionError):
         key = None
-    known = isinstance(key, list) and [type(member) for member in key] == list(types)
+    is_valid = isinstance(key, list) and [type(member) for member in key] == list(types)
     # Our cursors never hold these, and a database may refuse them: NUL, half of a surrogate pair.
-    texts = known and all(member.isprintable() for member in key if isinstance(member, str))
+    texts = is_valid and all(member.isprintable() for member in key if isinstance(member, str))
     if not texts or not all(0 <= member < 2**63 for member in key if isinstance(member, int)):
         raise InvalidRequest.at("/query/after", NO_CURSOR)
     return tuple(key)

@@ -75,18 +75,18 @@ def pointer(location: tuple[int | str, ...], body: Any = None) -> str:
     parts = list(location[1:] if place or location[:1] == ("body",) else location)
     if place:
         return place + "".join(_escaped(part) for part in parts)
-    kept: list[int | str] = []
+    path: list[int | str] = []
     for part in parts:
         if isinstance(body, str | int | float):
             break
         if isinstance(body, dict) and part not in body and part in (body.get("kind"), _strategy(body)):
             continue
-        kept.append(part)
+        path.append(part)
         try:
             body = body[part]
         except (KeyError, IndexError, TypeError):
             body = None
-    return "".join(_escaped(part) for part in kept)
+    return "".join(_escaped(part) for part in path)
 
 
 def _strategy(body: dict[str, Any]) -> Any:
@@ -118,17 +118,17 @@ def errors_of(error: ValidationError) -> list[Any]:
     return list(error.errors(include_url=False))
 
 
-def _finding(each: Any, body: Any, model: object) -> dict[str, Any]:
-    detail = str(each["msg"]).removeprefix("Value error, ")
-    if each["type"] == "json_invalid":
-        last = each["loc"][-1] if each["loc"] else None  # the place in the body, where FastAPI names one
-        where = f" at character {last}" if isinstance(last, int) else ""
-        return {"pointer": "", "detail": f"this is not JSON: {each.get('ctx', {}).get('error', detail)}{where}"}
-    if tuple(each["loc"]) == ("body",) and isinstance(body, bytes):
+def _finding(error: Any, body: Any, model: object) -> dict[str, Any]:
+    detail = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "json_invalid":
+        last = error["loc"][-1] if error["loc"] else None  # the place in the body, where FastAPI names one
+        place = f" at character {last}" if isinstance(last, int) else ""
+        return {"pointer": "", "detail": f"this is not JSON: {error.get('ctx', {}).get('error', detail)}{place}"}
+    if tuple(error["loc"]) == ("body",) and isinstance(body, bytes):
         detail = "send the document with Content-Type: application/json"
-    if each["type"] == "missing" and tuple(each["loc"]) == ("header", "Idempotency-Key"):
+    if error["type"] == "missing" and tuple(error["loc"]) == ("header", "Idempotency-Key"):
         detail = "send a fresh random string for each job or charge; the same again returns the same one"
-    return {"pointer": pointer(tuple(each["loc"]), body), "detail": detail + suggest.hint(each, model)}
+    return {"pointer": pointer(tuple(error["loc"]), body), "detail": detail + suggest.hint(error, model)}
 
 
 def install(app: FastAPI) -> None:
@@ -142,8 +142,8 @@ def install(app: FastAPI) -> None:
     def _validation(request: Request, error: RequestValidationError) -> JSONResponse:
         body = getattr(request.scope.get("route"), "body_field", None)
         model = None if body is None else body.field_info.annotation
-        found = validation_errors(list(error.errors()), error.body, model)
-        return problem(InvalidRequest("the request is not valid; see `errors`", found))
+        problems = validation_errors(list(error.errors()), error.body, model)
+        return problem(InvalidRequest("the request is not valid; see `errors`", problems))
 
     @app.exception_handler(DataError)
     def _not_a_value(_request: Request, _error: DataError) -> JSONResponse:
@@ -160,8 +160,8 @@ def install(app: FastAPI) -> None:
         if error.status_code == 405:
             headers["Allow"] = ", ".join(allowed_methods(app, request.scope))
             return _of_status(405, title, headers, f"this address takes {headers['Allow']}")
-        said = NO_ADDRESS if error.status_code == 404 and title == NOT_FOUND else title
-        return _of_status(error.status_code, title, headers, said)
+        detail = NO_ADDRESS if error.status_code == 404 and title == NOT_FOUND else title
+        return _of_status(error.status_code, title, headers, detail)
 
 
 def answer(error: ServiceError) -> JSONResponse:
@@ -173,12 +173,12 @@ def answer(error: ServiceError) -> JSONResponse:
 
 def allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
     """The methods that an address supports, over all its routes."""
-    known = [
+    methods = [
         method
         for method in METHODS
         if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.router.routes)
     ]
-    return sorted([*known, "HEAD"]) if "GET" in known else known
+    return sorted([*methods, "HEAD"]) if "GET" in methods else methods
 
 
 def _of_status(status: int, title: str, headers: dict[str, str], detail: str | None = None) -> JSONResponse:
@@ -194,9 +194,9 @@ def of_plain_text(message: Message) -> JSONResponse | None:
     headers = Headers(raw=message["headers"])
     if message["status"] < 400 or not headers.get("content-type", "").startswith("text/plain"):
         return None
-    kept = {name: value for name, value in headers.items() if not name.startswith("content-")}
-    kept |= {"content-range": headers["content-range"]} if "content-range" in headers else {}
-    return _of_status(message["status"], HTTPStatus(message["status"]).phrase, kept)
+    headers_left = {name: value for name, value in headers.items() if not name.startswith("content-")}
+    headers_left |= {"content-range": headers["content-range"]} if "content-range" in headers else {}
+    return _of_status(message["status"], HTTPStatus(message["status"]).phrase, headers_left)
 
 
 def of_exception(error: Exception, scope: Scope) -> JSONResponse:
@@ -228,8 +228,8 @@ def _known_fault(error: Exception, root: Path) -> ServiceError | None:
 def _is_below(error: OSError, root: Path) -> bool:
     """Returns True if an error concerns a file in the storage, the storage itself, or its parent folder."""
     storage = root.absolute()
-    named = [Path(name).absolute() for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
-    return any(path.is_relative_to(storage) or path == storage.parent for path in named)
+    paths = [Path(name).absolute() for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
+    return any(path.is_relative_to(storage) or path == storage.parent for path in paths)
 
 
 def _is_full(error: DBAPIError) -> bool:

@@ -139,9 +139,9 @@ def _shared_store(settings: Settings) -> Storage | None:
 def network_of(address: str | None) -> str:
     """The address; for IPv6 its /64 network, because one customer holds all of it."""
     try:
-        known = ipaddress.ip_address(address or "")
+        parsed = ipaddress.ip_address(address or "")
     except ValueError:
         return address or "unknown"
-    if known.version == 6:
-        return str(ipaddress.ip_network((known, 64), strict=False).network_address)
-    return str(known)
+    if parsed.version == 6:
+        return str(ipaddress.ip_network((parsed, 64), strict=False).network_address)
+    return str(parsed)

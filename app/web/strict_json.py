@@ -59,14 +59,14 @@ def check(content: bytes, max_nodes: int = MAX_NODES) -> None:
     if values(bare, max_nodes) > max_nodes:
         raise TooLarge(f"the body holds more than {max_nodes} values", limit_nodes=max_nodes)
     # Only escapes can spell forbidden characters. Only a marked document, or a deep one, is walked to find the place.
-    found = _Marks(levels(bare) > MAX_DEPTH or b"\\u" in content)
+    marks = _Marks(levels(bare) > MAX_DEPTH or b"\\u" in content)
     try:
         document = json.loads(
             content.decode(),
-            object_pairs_hook=found.object,
-            parse_constant=lambda name: found.refuse(f"{name} is not a JSON number"),
-            parse_int=found.integer,
-            parse_float=found.float,
+            object_pairs_hook=marks.object,
+            parse_constant=lambda name: marks.refuse(f"{name} is not a JSON number"),
+            parse_int=marks.integer,
+            parse_float=marks.float,
         )
     except UnicodeDecodeError:
         raise InvalidRequest.at("", "the body is not UTF-8") from None
@@ -74,7 +74,7 @@ def check(content: bytes, max_nodes: int = MAX_NODES) -> None:
         raise InvalidRequest.at("", f"the body has more than {MAX_DEPTH} levels") from None
     except ValueError:
         return  # the parser reports where the syntax ends
-    for refused in _faults(document) if found.any else ():
+    for refused in _faults(document) if marks.any else ():
         raise InvalidRequest.at(refused.pointer, refused.detail)
 
 

@@ -72,20 +72,20 @@ def hint(error: dict[str, Any], model: object) -> str:
     location, context = tuple(error["loc"]), error.get("ctx", {})
     location = location[1:] if location[:1] == ("body",) else location
     if error["type"] == "extra_forbidden":
-        found = meant(location[-1], members(model, location[:-1]))
+        suggestion = meant(location[-1], members(model, location[:-1]))
     elif error["type"] == "union_tag_invalid":
-        found = meant(context.get("tag"), _QUOTED.findall(str(context.get("expected_tags", ""))))
+        suggestion = meant(context.get("tag"), _QUOTED.findall(str(context.get("expected_tags", ""))))
     elif error["type"] == "literal_error":
-        found = meant(error.get("input"), _QUOTED.findall(str(context.get("expected", ""))))
+        suggestion = meant(error.get("input"), _QUOTED.findall(str(context.get("expected", ""))))
     elif error["type"] in NO_OBJECT:
-        found = meant(error.get("input"), _kinds(model, location))
-        return "" if found is None else f': did you mean `{{"kind": "{found}"}}`?'
+        suggestion = meant(error.get("input"), _kinds(model, location))
+        return "" if suggestion is None else f': did you mean `{{"kind": "{suggestion}"}}`?'
     else:
-        found = None
-    return "" if found is None else f": did you mean `{found}`?"
+        suggestion = None
+    return "" if suggestion is None else f": did you mean `{suggestion}`?"
 
 
-def meant(written: object, known: Iterable[str]) -> str | None:
+def meant(written: object, candidates: Iterable[str]) -> str | None:
     """The known name that was most likely meant; None if none is close.
 
     >>> meant("lr", ["learning_rate", "momentum"])
@@ -95,7 +95,7 @@ def meant(written: object, known: Iterable[str]) -> str | None:
     """
     if not isinstance(written, str) or len(written) > LONGEST:
         return None
-    names, plain = list(known), written.strip().lower().replace("-", "_")
+    names, plain = list(candidates), written.strip().lower().replace("-", "_")
     aliases = [each for each in ALIASES.get(plain, ()) if each in names]
     return next(iter(aliases or get_close_matches(plain, names, n=1)), None)
 
@@ -113,21 +113,21 @@ def _kinds(model: object, location: tuple[int | str, ...]) -> list[str]:
 
 def _at(model: object, location: tuple[int | str, ...]) -> list[Any]:
     """The types that a value at a location may have."""
-    here = list(_types(model))
+    models = list(_types(model))
     for part in location:
-        here = [each for one in here for each in _below(one, part)]
-    return here
+        models = [each for one in models for each in _below(one, part)]
+    return models
 
 
-def _below(of: Any, part: int | str) -> Iterator[Any]:
+def _below(annotation: Any, part: int | str) -> Iterator[Any]:
     """What lies at one part of a location: a member, an item, or the variant that a tag chose."""
-    if not _is_model(of):
-        for each in get_args(of):
-            yield from _types(each)
-    elif part in of.model_fields:
-        yield from _types(of.model_fields[part].annotation)
-    elif part in _tags(of):
-        yield of
+    if not _is_model(annotation):
+        for argument in get_args(annotation):
+            yield from _types(argument)
+    elif part in annotation.model_fields:
+        yield from _types(annotation.model_fields[part].annotation)
+    elif part in _tags(annotation):
+        yield annotation
 
 
 def _tags(model: type[BaseModel]) -> set[object]:
@@ -141,11 +141,11 @@ def _types(annotation: Any) -> Iterator[Any]:
     if origin is Annotated:
         yield from _types(get_args(annotation)[0])
     elif origin in (Union, types.UnionType):
-        for each in get_args(annotation):
-            yield from _types(each)
+        for argument in get_args(annotation):
+            yield from _types(argument)
     elif origin is not Literal and annotation is not None:
         yield annotation
 
 
-def _is_model(of: Any) -> bool:
-    return isinstance(of, type) and issubclass(of, BaseModel)
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

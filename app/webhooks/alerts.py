@@ -86,21 +86,24 @@ def _due(session: Session) -> Iterator[tuple[Level, list[int]]]:
                 BudgetAlert.threshold,
                 BudgetAlert.size,
             )
-            noted = {(of, budget, part, percent, size) for of, budget, part, percent, size in session.execute(rows)}
+            noted = {
+                (dataset_id, budget, part, percent, size)
+                for dataset_id, budget, part, percent, size in session.execute(rows)
+            }
         row = level.row(0)
         key = (row.dataset_id, row.budget_id, row.account)
         if new := [each for each in level.reached if (*key, each, level.size) not in noted]:
             yield level, new
 
 
-def _half_full(of: type[Account] | type[SubAccount]) -> ColumnElement[bool]:
+def _half_full(model: type[Account] | type[SubAccount]) -> ColumnElement[bool]:
     """Without a product: a budget may be as large as an integer of the database."""
     return or_(
         *(
-            and_(size > 0, spent + held >= size - spent - held)
-            for spent, held, size in (
-                (of.train_spent, of.train_held, of.train_budget),
-                (of.holdout_spent, of.holdout_held, of.holdout_budget),
+            and_(size > 0, spent + held_units >= size - spent - held_units)
+            for spent, held_units, size in (
+                (model.train_spent, model.train_held, model.train_budget),
+                (model.holdout_spent, model.holdout_held, model.holdout_budget),
             )
         )
     )

@@ -105,10 +105,10 @@ class Deliverer:
         """Runs `deliver_one`, unless another thread has just found nothing and none was sending."""
         if time.monotonic() < self._look_at:
             return False
-        found = self.deliver_one()
-        if not found and not self._busy:  # a busy receiver's due delivery is hidden from other threads only
+        is_delivered = self.deliver_one()
+        if not is_delivered and not self._busy:  # a busy receiver's due delivery is hidden from other threads only
             self._look_at = time.monotonic() + POLL_S
-        return found
+        return is_delivered
 
     def deliver_one(self) -> bool:
         """Tries one due delivery; returns False if there is none."""
@@ -145,12 +145,12 @@ class Deliverer:
                 row = session.execute(due.where(WebhookDelivery.next_at <= moment)).one_or_none()
             if row is None:
                 return None
-            found, key_id = row
+            delivery, key_id = row
             claim = (
                 update(WebhookDelivery)
                 .where(
-                    WebhookDelivery.id == found.id,
-                    WebhookDelivery.claim == found.claim,
+                    WebhookDelivery.id == delivery.id,
+                    WebhookDelivery.claim == delivery.claim,
                     WebhookDelivery.status == "pending",
                 )
                 .values(claim=WebhookDelivery.claim + 1, attempts=WebhookDelivery.attempts + 1, next_at=moment + LEASE)
@@ -207,12 +207,12 @@ class Deliverer:
             if webhook is None:
                 return
             then = self._then(delivery, result, now_there(session))
-            found: CursorResult[tuple[()]] = session.execute(  # type: ignore[assignment]
+            updated: CursorResult[tuple[()]] = session.execute(  # type: ignore[assignment]
                 update(WebhookDelivery)
                 .where(WebhookDelivery.id == delivery.id, WebhookDelivery.claim == delivery.claim)
                 .values(status_code=result.status_code, error=result.error, **then)
             )
-            if found.rowcount and delivery.type != WEBHOOK_TEST:
+            if updated.rowcount and delivery.type != WEBHOOK_TEST:
                 self._judge(session, webhook, result)
 
     def _then(self, delivery: WebhookDelivery, result: Result, moment: datetime) -> dict[str, object]:
@@ -253,16 +253,19 @@ def disable(session: Session, webhook: Webhook, because: str) -> None:
         audit.record(session, "webhook.disabled", webhook.id, because=because)
 
 
-def _deliveries(session: Session, of: WebhookEvent) -> list[WebhookDelivery]:
+def _deliveries(session: Session, webhook_event: WebhookEvent) -> list[WebhookDelivery]:
     """Builds one delivery for each webhook that wants this event and whose key may see it."""
-    event, job = session.get_one(JobEvent, (of.job_id, of.seq)), session.get_one(Job, of.job_id)
+    event, job = (
+        session.get_one(JobEvent, (webhook_event.job_id, webhook_event.seq)),
+        session.get_one(Job, webhook_event.job_id),
+    )
     kind = ANNOUNCED[event.type]  # type: ignore[index]
     data = {
         "job": job.id,
         "dataset": job.dataset_id,
         "name": job.name,
         "status": STATUS.get(kind, job.status),
-        "sequence": of.seq,
+        "sequence": webhook_event.seq,
     }
     listening = select(Webhook).where(
         Webhook.enabled,

@@ -37,10 +37,10 @@ def text_of(payload: Mapping[str, Any]) -> str:
     """A message in words, of one line: what its JSON says, and no more."""
     kind, data = payload["type"], payload["data"]
     if kind == "budget.threshold":
-        whose = "the cap" if data["budget"] is None else f"the budget {data['budget']}"
-        where = data["name"] if data["block"] is None else f"{data['name']}, block {data['block']}"
+        owner = "the cap" if data["budget"] is None else f"the budget {data['budget']}"
+        place = data["name"] if data["block"] is None else f"{data['name']}, block {data['block']}"
         return (
-            f"{data['threshold']} % of {whose} of {where} is reached: {100 * data['share']:.1f} % of ε = "
+            f"{data['threshold']} % of {owner} of {place} is reached: {100 * data['share']:.1f} % of ε = "
             f"{data['epsilon']:g} (δ = {data['delta']:g}) is spent or held, on the {data['account']} account."
         )
     facts = ", ".join(f"{name} {value}" for name, value in data.items() if name != "checkpoint" and value is not None)

@@ -98,11 +98,11 @@ def check_recipient(settings: Settings, recipient: str) -> None:
     Raises:
         InvalidRequest: there is no SMTP server, it is not a plain mailbox, or the operator allows no such recipient.
     """
-    found = MAILBOX.fullmatch(recipient) if len(recipient) <= LONGEST else None
-    if found is None:
+    match = MAILBOX.fullmatch(recipient) if len(recipient) <= LONGEST else None
+    if match is None:
         raise InvalidRequest.at(
             "/url", "give one plain mailbox in ASCII, its domain in lower case: mailto:ann@example.org"
         )
     allowed = settings.smtp_recipients if settings.smtp_host else []
-    if recipient not in allowed and found["domain"] not in allowed:
+    if recipient not in allowed and match["domain"] not in allowed:
         raise InvalidRequest.at("/url", "this service sends no e-mail there: an operator allows recipients by setting")

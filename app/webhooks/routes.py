@@ -64,9 +64,9 @@ def create_webhook(
 def list_webhooks(db: Db, caller: CurrentKey, after: After = None, limit: Limit = 50) -> WebhookList:
     """Lists the key's own webhooks, newest first; an admin sees all."""
     with db.read() as session:
-        found = service.page(session, caller, after=decode_row(after), limit=limit)
-    found, following = cut(found, limit)
-    return WebhookList(items=[WebhookView.of(each) for each in found], next=following)
+        page = service.page(session, caller, after=decode_row(after), limit=limit)
+    page, following = cut(page, limit)
+    return WebhookList(items=[WebhookView.of(each) for each in page], next=following)
 
 
 @router.get("/{webhook_id}")
@@ -147,6 +147,6 @@ def list_deliveries(
 ) -> DeliveryList:
     """Lists a webhook's deliveries and their results, newest first. They are kept for 30 days."""
     with db.read() as session:
-        found = service.deliveries(session, caller, webhook_id, after=decode_row(after), limit=limit)
-    found, following = cut(found, limit)
-    return DeliveryList(items=[DeliveryView.of(each) for each in found], next=following)
+        page = service.deliveries(session, caller, webhook_id, after=decode_row(after), limit=limit)
+    page, following = cut(page, limit)
+    return DeliveryList(items=[DeliveryView.of(each) for each in page], next=following)

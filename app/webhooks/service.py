@@ -190,10 +190,10 @@ def message(
     )
 
 
-def announce_checkpoint(session: Session, of: str, size: int, note: str) -> None:
+def announce_checkpoint(session: Session, dataset_id: str, size: int, note: str) -> None:
     """Makes the deliveries of a data set's new checkpoint, for each webhook that wants it and whose key may see it."""
-    data: dict[str, object] = {"dataset": of, "size": size, "checkpoint": note}
-    _queue(session, CHECKPOINT, of, data, lambda key_id: may_see(session, key_id, of))
+    data: dict[str, object] = {"dataset": dataset_id, "size": size, "checkpoint": note}
+    _queue(session, CHECKPOINT, dataset_id, data, lambda key_id: may_see(session, key_id, dataset_id))
 
 
 def announce_threshold(session: Session, dataset_id: str, data: dict[str, object], keys: Container[str] | None) -> None:

@@ -63,11 +63,11 @@ NOT_PUBLIC: tuple[IPv4Network | IPv6Network, ...] = tuple(
 
 
 class TargetRefused(Exception):
-    """Nothing can be sent to this target now; `why` is one of a fixed set."""
+    """Nothing can be sent to this target now; `reason` is one of a fixed set."""
 
-    def __init__(self, why: Why) -> None:
-        super().__init__(why)
-        self.why: Why = why
+    def __init__(self, reason: Why) -> None:
+        super().__init__(reason)
+        self.why: Why = reason
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ def _refuse(detail: str) -> InvalidRequest:
 
 def look_up(host: str, port: int) -> list[str]:
     """Looks up a host's addresses with the system's resolver."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    return [str(each[4][0]) for each in found]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return [str(each[4][0]) for each in addresses]
 
 
 class Policy:
@@ -169,11 +169,11 @@ class Policy:
         self.allow_http, self.resolver, self.ports = allow_http, resolver, ports
         self.hosts: set[str] = set()
         self.networks: list[IPv4Network | IPv6Network] = []
-        for each in allow_private:
+        for network in allow_private:
             try:
-                self.networks.append(ipaddress.ip_network(each, strict=False))
+                self.networks.append(ipaddress.ip_network(network, strict=False))
             except ValueError:
-                self.hosts.add(each.lower())
+                self.hosts.add(network.lower())
         self._free = threading.BoundedSemaphore(MAX_LOOKUPS)
 
     @classmethod
@@ -193,10 +193,10 @@ class Policy:
         """
         if self.ports is not None and target.port not in self.ports:
             raise TargetRefused("target-refused")
-        found = [_address(each) for each in self._looked_up(target)]
-        if not found or None in found:
+        resolved = [_address(each) for each in self._looked_up(target)]
+        if not resolved or None in resolved:
             raise TargetRefused("name-not-found")
-        addresses = [each for each in found if each is not None]
+        addresses = [each for each in resolved if each is not None]
         excepted = target.host in self.hosts or all(self._is_inside(each) for each in addresses)
         if not excepted and not all(is_public(each) or self._is_inside(each) for each in addresses):
             raise TargetRefused("target-refused")

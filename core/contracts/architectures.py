@@ -145,8 +145,8 @@ ATTENTION = (("q_proj", "v_proj"), ("qkv_proj",), ("query_key_value",), ("c_attn
 
 def task_of(kind: str) -> str:
     """The kind of task that models of this kind are tuned on: those outside the table predict next tokens."""
-    known = ARCHITECTURES.get(kind)
-    return known.task if known else "language_model"
+    architecture = ARCHITECTURES.get(kind)
+    return architecture.task if architecture else "language_model"
 
 
 def layout_of(kind: str, config: Mapping[str, Any], shapes: Shapes) -> Architecture | None:
@@ -158,8 +158,10 @@ def layout_of(kind: str, config: Mapping[str, Any], shapes: Shapes) -> Architect
     """
     if kind in ARCHITECTURES:
         return ARCHITECTURES[kind]
-    made = config.get("architectures")
-    if not isinstance(made, list) or not any(isinstance(each, str) and each.endswith("ForCausalLM") for each in made):
+    classes = config.get("architectures")
+    if not isinstance(classes, list) or not any(
+        isinstance(each, str) and each.endswith("ForCausalLM") for each in classes
+    ):
         return None
     numbers = tuple(_named(config, names) for names in (BLOCKS, POSITIONS, WIDTH))
     blocks = _blocks(shapes, config.get(numbers[0]))
@@ -184,13 +186,17 @@ def layout_of(kind: str, config: Mapping[str, Any], shapes: Shapes) -> Architect
     )
 
 
-def canonical(of: Architecture, name: str) -> str:
+def canonical(architecture: Architecture, name: str) -> str:
     """A tensor's name in transformers' class. Files may lack the prefix, and old files use gamma and beta."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    for old, new in OLD_NAMES if of.reads == "image" else ():
+    for old, new in OLD_NAMES if architecture.reads == "image" else ():
         name = old.sub(new, name)
-    return name if name.startswith((of.body, of.head, "lm_head.", "cls.", "score.")) else of.body + name
+    return (
+        name
+        if name.startswith((architecture.body, architecture.head, "lm_head.", "cls.", "score."))
+        else architecture.body + name
+    )
 
 
 def _named(config: Mapping[str, Any], names: tuple[str, ...]) -> str:
@@ -200,14 +206,16 @@ def _named(config: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 def _blocks(shapes: Shapes, count: object) -> str:
     """The prefix under which all blocks are numbered, that with the most tensors; "" if there is none."""
-    found: dict[str, set[int]] = {}
+    numbers_of: dict[str, set[int]] = {}
     tensors: dict[str, int] = {}
     for name in shapes:
         if (match := NUMBERED.match(name)) and len(match[2]) < 6:
-            found.setdefault(match[1], set()).add(int(match[2]))
+            numbers_of.setdefault(match[1], set()).add(int(match[2]))
             tensors[match[1]] = tensors.get(match[1], 0) + 1
-    whole = [name for name, numbers in found.items() if len(numbers) == count and max(numbers) == len(numbers) - 1]
-    return max(whole, key=lambda name: tensors[name], default="")
+    complete = [
+        name for name, numbers in numbers_of.items() if len(numbers) == count and max(numbers) == len(numbers) - 1
+    ]
+    return max(complete, key=lambda name: tensors[name], default="")
 
 
 def _last_norm(body: str, blocks: str, shapes: Shapes) -> str:

@@ -47,9 +47,9 @@ class Deferred(BaseModel):
     model_config = ConfigDict(defer_build=True)
 
 
-def complete(of: type[BaseModel] = Deferred) -> None:
+def complete(base: type[BaseModel] = Deferred) -> None:
     """Builds the validators of all that is loaded: before forks, which then share them."""
-    for model in of.__subclasses__():
+    for model in base.__subclasses__():
         if "[" not in model.__name__:  # of a generic one, what stands in for its parameters may not be complete
             model.model_rebuild()
         complete(model)

@@ -65,10 +65,10 @@ class TaskSettings(Document):
         return None
 
 
-def _guess(bound: float, among: int, what: str) -> str | None:
+def _guess(bound: float, among: int, unit: str) -> str | None:
     guess = math.log(among)
     return (
-        f"losses above loss_bound = {bound:g} count as that; a guess among all {what} has {guess:.3g}"
+        f"losses above loss_bound = {bound:g} count as that; a guess among all {unit} has {guess:.3g}"
         if (bound < guess)
         else None
     )
@@ -155,8 +155,8 @@ class RatingTask(TaskSettings):
     def clipped(self, bound: float, items: int) -> str | None:
         """See TaskSettings.clipped."""
         largest = (self.scale[1] - self.scale[0]) ** 2
-        said = f"squared errors above loss_bound = {bound:g} count as that; they reach {largest:g}"
-        return said if bound < largest else None
+        message = f"squared errors above loss_bound = {bound:g} count as that; they reach {largest:g}"
+        return message if bound < largest else None
 
     @model_validator(mode="after")
     def _ordered(self) -> RatingTask:
@@ -217,8 +217,8 @@ class LanguageModelTask(TaskSettings):
 
     def clipped(self, bound: float, items: int) -> str | None:
         """See TaskSettings.clipped."""
-        said = f"losses above loss_bound = {bound:g} count as that; a guess among V tokens has ln V, 10.8 for 50,257"
-        return said if bound < LIKELY_GUESS else None
+        message = f"losses above loss_bound = {bound:g} count as that; a guess among V tokens has ln V, 10.8 for 50,257"
+        return message if bound < LIKELY_GUESS else None
 
 
 class HashedText(FeatureSettings):
@@ -451,8 +451,8 @@ class DatasetPrivacy(Document):
 
     @model_validator(mode="after")
     def _private_declares(self) -> DatasetPrivacy:
-        named = {self.user_column is not None, self.max_records_per_user is not None}
-        if len(named) > 1 or (self.unit == "example" and True in named):
+        given_fields = {self.user_column is not None, self.max_records_per_user is not None}
+        if len(given_fields) > 1 or (self.unit == "example" and True in given_fields):
             raise ValueError("unit 'user' needs `user_column` and `max_records_per_user`; unit 'example' takes neither")
         if self.sensitivity == "private" and (self.records is None or self.cap is None):
             raise ValueError("a private data set must declare its public `records` and a `cap`")

@@ -51,11 +51,11 @@ class Device(Document):
         return f"{self.name} {self.capability}, driver {self.driver}, cuDNN {self.cudnn}"
 
 
-def kind_for(asked: str, frozen: str | None, has_gpu: bool) -> Kind:
+def kind_for(device: str, frozen: str | None, has_gpu: bool) -> Kind:
     """Returns the kind of device that an attempt runs on.
 
     Args:
-        asked: the job's `runtime.device`.
+        device: the job's `runtime.device`.
         frozen: the kind of its earlier attempts that became ready; None if there are none. A replay is bit for bit the
             same only on the same kind.
         has_gpu: the claiming worker has a GPU.
@@ -63,12 +63,12 @@ def kind_for(asked: str, frozen: str | None, has_gpu: bool) -> Kind:
     >>> kind_for("auto", None, has_gpu=True), kind_for("auto", "cpu", has_gpu=True)
     ('cuda', 'cpu')
     """
-    wanted = frozen or asked
+    wanted = frozen or device
     if wanted == "auto":
         return "cuda" if has_gpu else "cpu"
     return "cuda" if wanted == "cuda" else "cpu"
 
 
-def needs_gpu(asked: str, frozen: str | None) -> bool:
+def needs_gpu(device: str, frozen: str | None) -> bool:
     """Returns True if only a GPU worker may run the job; the arguments are those of `kind_for`."""
-    return (frozen or asked) == "cuda"
+    return (frozen or device) == "cuda"

@@ -47,10 +47,10 @@ class GcnModel(ModelSettings):
         """See ModelSettings.reach."""
         return self.tree.reach
 
-    def held(self, of: RecordSizes) -> int:
+    def held(self, sizes: RecordSizes) -> int:
         """See ModelSettings.held."""
         first = self.hidden[0] * self.positions() if self.hidden else 0
-        return 4 * (of.features + first + sum(self.hidden) + of.outputs)
+        return 4 * (sizes.features + first + sum(self.hidden) + sizes.outputs)
 
     def positions(self) -> int:
         """See ModelSettings.positions: the first of two hops sees the node and its neighbours."""

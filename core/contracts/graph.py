@@ -59,7 +59,7 @@ class GraphModel(ModelSettings, GraphFacts):
         """What a request says of the file."""
         return GraphFacts.model_validate(self.model_dump(include=set(GraphFacts.model_fields)))
 
-    def held(self, of: RecordSizes) -> int | None:
+    def held(self, sizes: RecordSizes) -> int | None:
         """See ModelSettings.held."""
         return self.pass_numbers
 

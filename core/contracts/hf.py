@@ -79,7 +79,7 @@ class HfModel(ModelSettings):
             raise ValueError("give `lora` only with tuning `lora`")
         return self
 
-    def held(self, of: RecordSizes) -> int | None:
+    def held(self, sizes: RecordSizes) -> int | None:
         """See ModelSettings.held."""
         return self.pass_numbers
 
@@ -99,13 +99,13 @@ class HfModel(ModelSettings):
 
     def pixels(self) -> ImageForm | None:
         """See ModelSettings.pixels."""
-        asked = self.image
-        if asked is None:
+        image = self.image
+        if image is None:
             return None
-        return ImageForm(asked.height, asked.width, asked.channels, channels_last=asked.layout == "last")
+        return ImageForm(image.height, image.width, image.channels, channels_last=image.layout == "last")
 
 
-def trains(of: Architecture, tuning: Tuning, last_block: int, name: str) -> bool:
+def trains(architecture: Architecture, tuning: Tuning, last_block: int, name: str) -> bool:
     """Returns True if a tensor of the model itself is trained. All of LoRA's own tensors are trained too.
 
     Args:
@@ -113,37 +113,39 @@ def trains(of: Architecture, tuning: Tuning, last_block: int, name: str) -> bool
     """
     if tuning == "full":
         return True
-    if name.startswith(of.head) and (of.task == "classification" or tuning == "head"):
+    if name.startswith(architecture.head) and (architecture.task == "classification" or tuning == "head"):
         return True
     if tuning == "last_block":
-        norm = bool(of.norm) and name.startswith(of.norm)
+        norm = bool(architecture.norm) and name.startswith(architecture.norm)
         # BERT's pooler lies between the last block and the classifier.
-        return norm or name.startswith((f"{of.blocks}{last_block}.", f"{of.body}pooler."))
+        return norm or name.startswith((f"{architecture.blocks}{last_block}.", f"{architecture.body}pooler."))
     return tuning == "bias" and name.endswith(".bias")
 
 
-def adapted(of: Architecture, lora: Lora, names: Iterable[str]) -> list[str]:
+def adapted(architecture: Architecture, lora: Lora, names: Iterable[str]) -> list[str]:
     """The layers that get a LoRA, by the names of their tensors."""
-    targets = set(lora.targets or of.targets)
+    targets = set(lora.targets or architecture.targets)
     layers = (name.removesuffix(".weight") for name in names if name.endswith(".weight"))
-    return [layer for layer in layers if layer.rpartition(".")[2] in targets and layer.startswith(of.blocks)]
+    return [layer for layer in layers if layer.rpartition(".")[2] in targets and layer.startswith(architecture.blocks)]
 
 
-def trained(of: Architecture, asked: HfModel, shapes: Shapes, blocks: int) -> dict[str, tuple[int, ...]]:
+def trained(architecture: Architecture, settings: HfModel, shapes: Shapes, blocks: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all trained tensors.
 
     Args:
         shapes: the shapes of all the model's tensors by canonical names, output layers included.
         blocks: how many blocks the model has.
     """
-    found = {name: shape for name, shape in shapes.items() if trains(of, asked.tuning, blocks - 1, name)}
-    if asked.tuning == "lora":
-        lora = asked.lora or Lora()
-        for layer in adapted(of, lora, shapes):
-            outputs, inputs = shapes[f"{layer}.weight"][:: -1 if of.transposed else 1]
-            found[f"{layer}.lora_A.weight"] = (lora.rank, inputs)
-            found[f"{layer}.lora_B.weight"] = (outputs, lora.rank)
-    return found
+    trained_shapes = {
+        name: shape for name, shape in shapes.items() if trains(architecture, settings.tuning, blocks - 1, name)
+    }
+    if settings.tuning == "lora":
+        lora = settings.lora or Lora()
+        for layer in adapted(architecture, lora, shapes):
+            outputs, inputs = shapes[f"{layer}.weight"][:: -1 if architecture.transposed else 1]
+            trained_shapes[f"{layer}.lora_A.weight"] = (lora.rank, inputs)
+            trained_shapes[f"{layer}.lora_B.weight"] = (outputs, lora.rank)
+    return trained_shapes
 
 
 def weights_file(model: ModelSettings) -> str:

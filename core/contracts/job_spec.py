@@ -76,9 +76,9 @@ class LinearModel(ModelSettings):
         """True if the layer adds b. An open choice is none: admission closes it before anything is priced."""
         return self.bias is True
 
-    def held(self, of: RecordSizes) -> int:
+    def held(self, sizes: RecordSizes) -> int:
         """See ModelSettings.held."""
-        return 4 * of.outputs + (0 if self.is_sparse(of.sparse) else self.inputs(of.features))
+        return 4 * sizes.outputs + (0 if self.is_sparse(sizes.sparse) else self.inputs(sizes.features))
 
     def inputs(self, features: int) -> int:
         """Returns d: the extractor's number of features, or the data set's."""
@@ -143,9 +143,9 @@ class MlpModel(ModelSettings):
     dropout: Dropout = 0.0
     input_scale: InputScale = 1.0
 
-    def held(self, of: RecordSizes) -> int:
+    def held(self, sizes: RecordSizes) -> int:
         """See ModelSettings.held."""
-        return 4 * (of.features + sum(self.hidden) + of.outputs)
+        return 4 * (sizes.features + sum(self.hidden) + sizes.outputs)
 
 
 class CnnModel(ModelSettings):
@@ -168,9 +168,9 @@ class CnnModel(ModelSettings):
         """Of the images."""
         return self.image or OWN_SIZE[self.preset]
 
-    def held(self, of: RecordSizes) -> int:
+    def held(self, sizes: RecordSizes) -> int:
         """See ModelSettings.held."""
-        return 2 * of.features + sum(
+        return 2 * sizes.features + sum(
             6 * each.outputs * each.places + each.inputs * each.kernel**2 * (each.places + each.outputs)
             for each in convolutions(self.preset, self.size)
         )
@@ -194,7 +194,7 @@ class MatrixFactorizationModel(ModelSettings):
     bias: bool = True
     init_std: Annotated[float, Field(strict=True, ge=1e-6, le=10.0)] = 0.1
 
-    def held(self, of: RecordSizes) -> int:
+    def held(self, sizes: RecordSizes) -> int:
         """See ModelSettings.held."""
         return 6 * self.dim
 
@@ -216,9 +216,9 @@ class RecommenderModel(ModelSettings):
     loss_positions: Literal["all", "last"] = "all"
     dropout: Dropout = 0.0
 
-    def held(self, of: RecordSizes) -> int:
+    def held(self, sizes: RecordSizes) -> int:
         """See ModelSettings.held."""
-        return self.held_by_layers() + 2 * (of.items + 1) * (self.max_length if self.loss_positions == "all" else 1)
+        return self.held_by_layers() + 2 * (sizes.items + 1) * (self.max_length if self.loss_positions == "all" else 1)
 
     def peak(self) -> float:
         """See ModelSettings.peak: scores, their softmax and gradients, beside formed gradients of layers."""
@@ -570,10 +570,10 @@ class JobSpec(Document):
     def request(self) -> dict[str, object]:
         """The specification as JSON, without what it leaves to admission."""
         document = self.model_dump(mode="json")
-        named = self.model_fields_set
-        if "optimizer" in named or not rule_of_kind(self.kind).trains:
+        fields_set = self.model_fields_set
+        if "optimizer" in fields_set or not rule_of_kind(self.kind).trains:
             return document
-        return {name: value for name, value in document.items() if name not in COMPLETED or name in named}
+        return {name: value for name, value in document.items() if name not in COMPLETED or name in fields_set}
 
     @property
     def delivers(self) -> str:
@@ -644,6 +644,6 @@ class JobSpec(Document):
             "`audit` stays out, as canaries are added to gradients": self.audit is not None,
             "`runtime.shard` stays out, as nothing is kept": self.runtime.shard != "none",
         }
-        why = next((name for name, there in unfit.items() if there), None)
-        if why is not None:
-            raise ValueError(f"`dp_zo` sums one slope of each record: {why}")
+        reason = next((name for name, is_used in unfit.items() if is_used), None)
+        if reason is not None:
+            raise ValueError(f"`dp_zo` sums one slope of each record: {reason}")

@@ -45,7 +45,7 @@ class ModelSettings(Document):
     shallow: ClassVar[bool] = False
 
     @abstractmethod
-    def held(self, of: RecordSizes) -> int | None:
+    def held(self, sizes: RecordSizes) -> int | None:
         """About how many numbers a pass holds for one record: layer outputs, their gradients, and scores.
 
         None: not known yet; then a pass holds one record.

@@ -68,40 +68,40 @@ class Redeclaration(Document):
         return self.records is not None or self.slots is not None
 
 
-def amended(spec: DatasetSpec, asked: Redeclaration) -> DatasetSpec:
+def amended(spec: DatasetSpec, change: Redeclaration) -> DatasetSpec:
     """Returns the declaration with the asked changes; everything else is kept.
 
     Raises:
         InvalidRequest: a stored record, or a charge, would no longer fit.
     """
     task, privacy = spec.task, spec.privacy
-    if asked.records is not None:
+    if change.records is not None:
         if privacy.sensitivity == "public":
             raise InvalidRequest.at("/records", "public data have their actual number of records: leave `records` out")
-        privacy = privacy.model_copy(update={"records": asked.records})
-    if asked.slots is not None:
+        privacy = privacy.model_copy(update={"records": change.records})
+    if change.slots is not None:
         if privacy.sensitivity == "public":
             raise InvalidRequest.at("/slots", "public data have no slots: their number of records is public")
-        stated = asked.slots if asked.slots != DeclaredSlots() else None
+        stated = change.slots if change.slots != DeclaredSlots() else None
         privacy = privacy.model_copy(update={"slots": stated})
-    privacy = _with_plan(privacy, asked.plan)
-    if asked.classes is not None:
+    privacy = _with_plan(privacy, change.plan)
+    if change.classes is not None:
         if not isinstance(task, ClassificationTask):
             raise InvalidRequest.at("/classes", f"the task is {task.kind}: it has no classes")
-        if asked.classes[: len(task.classes)] != task.classes:
+        if change.classes[: len(task.classes)] != task.classes:
             detail = "begin with the declared classes in their order: stored labels are places in that list"
             raise InvalidRequest.at("/classes", detail)
-        task = task.model_copy(update={"classes": asked.classes, "shares": None})  # which were of the classes before
-    if asked.scale is not None:
+        task = task.model_copy(update={"classes": change.classes, "shares": None})  # which were of the classes before
+    if change.scale is not None:
         if not isinstance(task, RatingTask):
             raise InvalidRequest.at("/scale", f"the task is {task.kind}: it has no scale")
-        if asked.scale[0] > task.scale[0] or asked.scale[1] < task.scale[1]:
+        if change.scale[0] > task.scale[0] or change.scale[1] < task.scale[1]:
             raise InvalidRequest.at("/scale", f"a scale can only become wider: it was {list(task.scale)}")
-        task = task.model_copy(update={"scale": asked.scale})
-    features = _with_ranges(spec.features, asked.ranges) if asked.ranges is not None else spec.features
+        task = task.model_copy(update={"scale": change.scale})
+    features = _with_ranges(spec.features, change.ranges) if change.ranges is not None else spec.features
     changed = spec.model_copy(update={"task": task, "privacy": privacy, "features": features})
-    if asked.governance is not None:
-        changed = changed.model_copy(update={"governance": asked.governance})
+    if change.governance is not None:
+        changed = changed.model_copy(update={"governance": change.governance})
     try:
         return DatasetSpec.model_validate(changed.model_dump(), context=DECLARATION)
     except ValidationError as error:
@@ -126,13 +126,13 @@ def _with_ranges(features: Features, ranges: Mapping[str, tuple[object, object]]
         if name not in scaled:
             raise InvalidRequest.at("/ranges", f"there is no column of numbers or dates {name!r}")
     columns = []
-    for each in features.columns:
+    for column in features.columns:
         try:
-            changed = type(each).model_validate(
-                each.model_dump() | ({"range": ranges[each.name]} if each.name in ranges else {})
+            changed = type(column).model_validate(
+                column.model_dump() | ({"range": ranges[column.name]} if column.name in ranges else {})
             )
         except ValidationError as error:
-            raise InvalidRequest.at("/ranges", f"column {each.name!r}: {_reason(error.errors()[0])}") from None
+            raise InvalidRequest.at("/ranges", f"column {column.name!r}: {_reason(error.errors()[0])}") from None
         columns.append(changed)
     return features.model_copy(update={"columns": columns})
 

@@ -47,7 +47,7 @@ class Poisson(Document):
     kind: Literal["poisson"] = "poisson"
     expected_batch_size: Annotated[int, Field(strict=True, ge=1)]
     largest_batch: Annotated[int, Field(strict=True, ge=1)] | None = Field(
-        default=None, exclude_if=lambda most: most is None
+        default=None, exclude_if=lambda largest: largest is None
     )
 
     @model_validator(mode="after")

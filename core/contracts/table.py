@@ -157,16 +157,16 @@ class DateColumn(_Column):
     def day(self, cell: object) -> float:
         """Converts a cell to the number of days since 1970; raises ValueError if it is no day."""
         if isinstance(cell, datetime):
-            found = cell.date()
+            day = cell.date()
         elif isinstance(cell, date):
-            found = cell
+            day = cell
         elif not isinstance(cell, str):
             raise ValueError
         elif self.format == "iso":
-            found = datetime.fromisoformat(cell.strip()).date()
+            day = datetime.fromisoformat(cell.strip()).date()
         else:
-            found = datetime.strptime(cell.strip(), self.format).date()
-        return float((found - EPOCH).days)
+            day = datetime.strptime(cell.strip(), self.format).date()
+        return float((day - EPOCH).days)
 
 
 class CategoryColumn(_Column):
@@ -198,8 +198,8 @@ class CategoryColumn(_Column):
         """
         if "other" not in (self.unknown, self.missing):
             return None
-        text, known = "other", {str(each) for each in self.values}
-        while text in known:
+        text, names = "other", {str(each) for each in self.values}
+        while text in names:
             text += "_"
         return text
 
@@ -289,9 +289,9 @@ class TableFeatures(FeatureSettings):
             ValueError: a number has no range to divide, or a pair is not of two columns with bins or categories.
         """
         declared = {frozenset(pair) for pair in self.pairs}
-        more = (pair for pair in pairs if frozenset(pair) not in declared)
+        extra_pairs = (pair for pair in pairs if frozenset(pair) not in declared)
         columns = [_in_bins(each, bins).model_dump() for each in self.columns]
-        return TableFeatures.model_validate({"columns": columns, "pairs": (*self.pairs, *more)})
+        return TableFeatures.model_validate({"columns": columns, "pairs": (*self.pairs, *extra_pairs)})
 
     def numbers(self, stored: int) -> int:
         """See FeatureSettings.numbers: what is stored are cells."""

@@ -68,10 +68,15 @@ def by_hashlib(
     content: NDArray[np.uint8], ends: NDArray[np.int64], key: bytes, person: bytes, size: int
 ) -> NDArray[np.uint8]:
     """As `keyed`, a message at a time."""
-    begun, whole, out, start = hashlib.blake2b(digest_size=size, key=key, person=person), content.tobytes(), [], 0
+    begun, content_bytes, out, start = (
+        hashlib.blake2b(digest_size=size, key=key, person=person),
+        content.tobytes(),
+        [],
+        0,
+    )
     for end in ends.tolist():
         message = begun.copy()  # half the time of a new one
-        message.update(whole[start:end])
+        message.update(content_bytes[start:end])
         out.append(message.digest())
         start = end
     return np.frombuffer(b"".join(out), dtype=np.uint8).reshape(-1, size)

@@ -50,11 +50,11 @@ class Compiler:
 
 def compilers() -> list[Compiler]:
     """The compilers of this machine: $CC, the `ziglang` package, cc, gcc and clang, in this order."""
-    found = [Compiler((os.environ["CC"],))] if shutil.which(os.environ.get("CC", "")) else []
+    compilers_found = [Compiler((os.environ["CC"],))] if shutil.which(os.environ.get("CC", "")) else []
     if importlib.util.find_spec("ziglang") is not None and sys.platform == "linux":
         target = f"{platform.machine()}-linux-gnu.{GLIBC}"
-        found.append(Compiler((sys.executable, "-m", "ziglang", "cc", "-target", target), portable=True))
-    return found + [Compiler((name,)) for name in ("cc", "gcc", "clang") if shutil.which(name)]
+        compilers_found.append(Compiler((sys.executable, "-m", "ziglang", "cc", "-target", target), portable=True))
+    return compilers_found + [Compiler((name,)) for name in ("cc", "gcc", "clang") if shutil.which(name)]
 
 
 def digest() -> str:
@@ -74,19 +74,19 @@ def build(target: Path = LIBRARY, sources: Sequence[Path] = SOURCES, *options: s
     """
     for compiler in compilers():
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-            made = Path(folder) / target.name
+            library = Path(folder) / target.name
             files = [str(each) for each in sources]
-            line = [*compiler.command, *FLAGS, *options, f'-DSCRIMP_DIGEST="{digest()}"', "-o", str(made), *files]
+            line = [*compiler.command, *FLAGS, *options, f'-DSCRIMP_DIGEST="{digest()}"', "-o", str(library), *files]
             caches = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
             try:
-                done = subprocess.run(
+                result = subprocess.run(
                     line, env=os.environ | caches, capture_output=True, timeout=TIMEOUT_S, check=False
                 )
             except (OSError, subprocess.TimeoutExpired):
                 continue
-            if done.returncode == 0 and made.is_file():
-                made.chmod(0o755)
-                made.replace(target)
+            if result.returncode == 0 and library.is_file():
+                library.chmod(0o755)
+                library.replace(target)
                 return compiler
     return None
 

@@ -49,8 +49,8 @@ def load(library: Path = LIBRARY, path: str | None = None) -> Library | None:
             return None
     except (OSError, AttributeError):
         return None
-    chosen = PATHS[best] if path is None else path
-    return Library(opened, chosen) if PATHS.index(chosen) <= best else None
+    best_path = PATHS[best] if path is None else path
+    return Library(opened, best_path) if PATHS.index(best_path) <= best else None
 
 
 INSTALLED = load()

@@ -37,5 +37,5 @@ def merged(starts: Places, lengths: Places) -> list[tuple[int, int]]:
     first = np.append(True, starts[1:] - ends[:-1] > GAP_BYTES)[: len(starts)]
     last = np.append(first[1:], True)[: len(starts)]
     starts, lengths = starts[first], ends[last] - starts[first]
-    kept = (np.cumsum(lengths) <= MOST_BYTES) & (np.arange(len(starts)) < MOST_RANGES)
-    return list(zip(starts[kept].tolist(), lengths[kept].tolist(), strict=True))
+    joins = (np.cumsum(lengths) <= MOST_BYTES) & (np.arange(len(starts)) < MOST_RANGES)
+    return list(zip(starts[joins].tolist(), lengths[joins].tolist(), strict=True))

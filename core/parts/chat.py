@@ -52,12 +52,12 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, marks: Mapping[str, str]) -> None:
-        made = _Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], finalize=_shown)
-        made.globals.pop("lipsum"), made.filters.pop("random")  # a replay writes the same text
-        made.globals["raise_exception"] = _refuse
-        made.filters["tojson"] = _json
+        environment = _Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], finalize=_shown)
+        environment.globals.pop("lipsum"), environment.filters.pop("random")  # a replay writes the same text
+        environment.globals["raise_exception"] = _refuse
+        environment.filters["tojson"] = _json
         try:
-            self._template = made.from_string(source)
+            self._template = environment.from_string(source)
         except (TemplateError, RecursionError):
             raise UnfitModelError("its chat template is not valid Jinja") from None
         self._marks = dict(marks)
@@ -79,22 +79,22 @@ class ChatTemplate:
             UnfitModelError: the template refuses the texts, or does not write the answer behind the prompt.
         """
         user = {"role": "user", "content": prompt}
-        most = len(prompt) + len(answer) + MAX_ADDED
-        before = self._rendered([user], most, begin=True)
-        whole = self._rendered([user, {"role": "assistant", "content": answer}], most, begin=False)
-        if ADDRESS.search(whole) and not ADDRESS.search(prompt + answer):
+        longest = len(prompt) + len(answer) + MAX_ADDED
+        text_before = self._rendered([user], longest, begin=True)
+        text = self._rendered([user, {"role": "assistant", "content": answer}], longest, begin=False)
+        if ADDRESS.search(text) and not ADDRESS.search(prompt + answer):
             raise UnfitModelError("its chat template shows where things lie in memory")
-        if not whole.startswith(before):
+        if not text.startswith(text_before):
             raise UnfitModelError("its chat template does not write an answer behind its prompt's text")
-        return before, whole[len(before) :]
+        return text_before, text[len(text_before) :]
 
-    def _rendered(self, messages: list[dict[str, str]], most: int, *, begin: bool) -> str:
+    def _rendered(self, messages: list[dict[str, str]], longest: int, *, begin: bool) -> str:
         parts, length = list[str](), 0
         try:
             for part in self._template.generate(messages=messages, add_generation_prompt=begin, **self._marks):
                 parts.append(part)
                 length += len(part)
-                if length > most:
+                if length > longest:
                     raise UnfitModelError(f"its chat template adds more than {MAX_ADDED} characters")
             return "".join(parts)
         except UnfitModelError:
@@ -110,10 +110,12 @@ def tried(request: dict[str, Any]) -> dict[str, Any]:
         request: `template` and `config`, the paths of the folder's two files, "" for a missing one.
     """
     try:
-        read = [Path(name).read_bytes() if (name := str(request[each])) else None for each in ("template", "config")]
-        made = _of(*read)
+        contents = [
+            Path(name).read_bytes() if (name := str(request[each])) else None for each in ("template", "config")
+        ]
+        template = _of(*contents)
         for prompt, answer in EXAMPLES:
-            _, behind = made.written(prompt, answer)
+            _, behind = template.written(prompt, answer)
             if answer.strip() not in behind:
                 raise UnfitModelError("its chat template leaves the answer out")
     except OSError:
@@ -127,7 +129,7 @@ def _of(template: bytes | None, config: bytes | None) -> ChatTemplate:
     try:
         document = json.loads(config) if config is not None else {}
         source = template.decode() if template is not None else _in_config(document)
-        marks = {name: found for name in MARKS if (found := _mark(document.get(name))) is not None}
+        marks = {name: mark for name in MARKS if (mark := _mark(document.get(name))) is not None}
     except (ValueError, AttributeError, RecursionError):
         raise UnfitModelError(f"its {TOKENIZER_CONFIG} cannot be read") from None
     if source is None:
@@ -139,16 +141,16 @@ def _of(template: bytes | None, config: bytes | None) -> ChatTemplate:
 
 def _in_config(document: dict[str, Any]) -> str | None:
     """The template itself, or the one named `default` in a list of them."""
-    found = document.get("chat_template")
-    if isinstance(found, list):
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    template = document.get("chat_template")
+    if isinstance(template, list):
+        templates = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
+        template = templates.get("default")
+    return template if isinstance(template, str) else None
 
 
-def _mark(found: object) -> str | None:
+def _mark(mark: object) -> str | None:
     """A special token: a text, or an object with its `content`."""
-    content = found.get("content") if isinstance(found, dict) else found
+    content = mark.get("content") if isinstance(mark, dict) else mark
     return content if isinstance(content, str) else None
 
 

@@ -32,11 +32,11 @@ REASONS = (
 
 
 class UnusableCell(ValueError):
-    """A cell that the declaration refuses; `what`, one of REASONS, says why."""
+    """A cell that the declaration refuses; `problem`, one of REASONS, says why."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.what = problem
 
 
 class Coder(Protocol):

@@ -162,10 +162,10 @@ class MultisetHash:
 def records_hmac(ascending: Iterable[NDArray[np.uint64]], key: bytes) -> str:
     """What registrations before decision 39 stored in place of a `MultisetHash`: one keyed hash of all digests (n, 2)
     in ascending order, repetitions counted."""
-    found = hashlib.blake2b(digest_size=32, key=key, person=RECORDS)
+    digest = hashlib.blake2b(digest_size=32, key=key, person=RECORDS)
     for digests in ascending:
-        found.update(digests.astype(">u8").tobytes())
-    return found.hexdigest()
+        digest.update(digests.astype(">u8").tobytes())
+    return digest.hexdigest()
 
 
 def file_sha256(path: Named) -> str:

@@ -42,11 +42,13 @@ def facts_of(file: GraphFile) -> dict[str, Any]:
         raise UnfitGraphError("the output is not one row of numbers for each record: one for each class, or one")
     if program.values[program.input].dtype != "float32":
         raise UnfitGraphError("the input is not of type float32, as records are: convert within the module")
-    for each in program.tensors.values():
-        if each.dtype.startswith(("int", "uint")) and _largest(file, each) > LARGEST_WHOLE:
-            raise UnfitGraphError(f"{each.name} has whole numbers beyond {LARGEST_WHOLE}, which files of weights lack")
-    own = of_each_record(program)
-    constants = sum(per_record(program, name) for name in program.values if name not in own)
+    for tensor in program.tensors.values():
+        if tensor.dtype.startswith(("int", "uint")) and _largest(file, tensor) > LARGEST_WHOLE:
+            raise UnfitGraphError(
+                f"{tensor.name} has whole numbers beyond {LARGEST_WHOLE}, which files of weights lack"
+            )
+    per_record_names = of_each_record(program)
+    constants = sum(per_record(program, name) for name in program.values if name not in per_record_names)
     if constants > MOST_CONSTANTS:
         raise UnfitGraphError(
             f"it computes constants of {constants} numbers in each pass; at most {MOST_CONSTANTS}: make them buffers"
@@ -61,7 +63,7 @@ def facts_of(file: GraphFile) -> dict[str, Any]:
         "inputs": per_record(program, program.input),
         "outputs": per_record(program, program.output),
         "places": most_places(program),
-        "pass_numbers": pass_numbers(program, own),
+        "pass_numbers": pass_numbers(program, per_record_names),
     }
 
 
@@ -91,13 +93,13 @@ def most_places(program: Program) -> int:
 
 
 def _rows_of_linear(program: Program, node: Node) -> int:
-    made = node.results[0]
-    return per_record(program, made) // max(1, _of_one(program.values[made].sizes[-1]))
+    result = node.results[0]
+    return per_record(program, result) // max(1, _of_one(program.values[result].sizes[-1]))
 
 
 def _rows_of_convolution(program: Program, node: Node) -> int:
-    made = node.results[0]
-    return per_record(program, made) // max(1, _of_one(program.values[made].sizes[1]))
+    result = node.results[0]
+    return per_record(program, result) // max(1, _of_one(program.values[result].sizes[1]))
 
 
 def _rows_of_ids(program: Program, node: Node) -> int:
@@ -116,29 +118,29 @@ _ROWS: Mapping[str, Callable[[Program, Node], int]] = {
 def of_each_record(program: Program) -> set[str]:
     """The values of which each record has its own: what follows from records, or from a trained tensor, of which each
     record has a copy where no layer holds it."""
-    known = {name for name, each in program.tensors.items() if each.trained} | {program.input}
-    found = {program.input}
+    sources = {name for name, each in program.tensors.items() if each.trained} | {program.input}
+    names = {program.input}
     for node in program.nodes:
-        if not known.isdisjoint(names_in(node)):
-            known.update(node.results)
-            found.update(node.results)
-    return found & program.values.keys()
+        if not sources.isdisjoint(names_in(node)):
+            sources.update(node.results)
+            names.update(node.results)
+    return names & program.values.keys()
 
 
-def pass_numbers(program: Program, own: Iterable[str]) -> int:
+def pass_numbers(program: Program, names: Iterable[str]) -> int:
     """About how many numbers a pass holds for one record: results and their gradients, patches of convolutions, and
     tensors of which each record has a copy.
 
     Args:
-        own: the values of which each record has its own.
+        names: the values of which each record has its own.
     """
-    held = sum(3 * per_record(program, name) for name in own)
+    numbers = sum(3 * per_record(program, name) for name in names)
     for node in program.nodes:
         taken = [each for each in node.arguments.values() if isinstance(each, Ref)]
         tensors = [program.tensors[each.value] for each in taken if each.value in program.tensors]
         sizes = [math.prod(each.sizes) for each in tensors if each.trained]
         if node.operation in ("conv1d.default", "conv2d.default") and sizes:
-            held += sizes[0] + sizes[0] // max(1, tensors[0].sizes[0]) * _rows_of_convolution(program, node)
+            numbers += sizes[0] + sizes[0] // max(1, tensors[0].sizes[0]) * _rows_of_convolution(program, node)
         elif node.operation not in _ROWS:
-            held += 3 * sum(sizes)
-    return max(1, held)
+            numbers += 3 * sum(sizes)
+    return max(1, numbers)

@@ -87,26 +87,32 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     listed = archive.infolist()
     if len(listed) > MOST_MEMBERS:
         raise UnfitGraphError(f"the archive has {len(listed)} members; at most {MOST_MEMBERS} are read")
-    found: dict[str, zipfile.ZipInfo] = {}
+    members: dict[str, zipfile.ZipInfo] = {}
     folder = listed[0].filename.partition("/")[0] if listed else ""
-    for each in listed:
-        top, _, name = each.filename.partition("/")
-        if top != folder or name in found:
-            raise UnfitGraphError(f"{each.filename[:120]!r} is twice in the archive, or beside its one folder")
+    for member in listed:
+        top, _, name = member.filename.partition("/")
+        if top != folder or name in members:
+            raise UnfitGraphError(f"{member.filename[:120]!r} is twice in the archive, or beside its one folder")
         if not (name in (MODEL, WEIGHTS, CONSTANTS, *SMALL) or TENSOR.match(name)):
-            why = PICKLE if name.endswith((".pt", ".pth", ".pkl", ".bin")) else "only a graph and raw tensors are read"
-            raise UnfitGraphError(f"{name[:120]!r} in the archive: {why}")
-        if each.compress_type != zipfile.ZIP_STORED or each.file_size != each.compress_size or each.flag_bits & 1:
+            reason = (
+                PICKLE if name.endswith((".pt", ".pth", ".pkl", ".bin")) else "only a graph and raw tensors are read"
+            )
+            raise UnfitGraphError(f"{name[:120]!r} in the archive: {reason}")
+        if (
+            member.compress_type != zipfile.ZIP_STORED
+            or member.file_size != member.compress_size
+            or member.flag_bits & 1
+        ):
             raise UnfitGraphError(f"{name!r} in the archive is compressed or encrypted: torch.export.save stores")
-        most = SMALL_BYTES if name in SMALL else MOST_JSON if name.endswith(".json") else MOST_BYTES
-        if each.file_size > most:
-            raise UnfitGraphError(f"{name!r} in the archive has {each.file_size} bytes; at most {most} are read")
-        found[name] = each
+        limit = SMALL_BYTES if name in SMALL else MOST_JSON if name.endswith(".json") else MOST_BYTES
+        if member.file_size > limit:
+            raise UnfitGraphError(f"{name!r} in the archive has {member.file_size} bytes; at most {limit} are read")
+        members[name] = member
     if sum(each.file_size for each in listed) > size:
         raise UnfitGraphError("members of the archive overlap")
-    if MODEL not in found or WEIGHTS not in found:
+    if MODEL not in members or WEIGHTS not in members:
         raise UnfitGraphError(f"the archive has no {MODEL} or no {WEIGHTS}")
-    return found
+    return members
 
 
 def _program(archive: zipfile.ZipFile, names: dict[str, zipfile.ZipInfo]) -> tuple[Program, dict[str, str]]:
@@ -116,14 +122,14 @@ def _program(archive: zipfile.ZipFile, names: dict[str, zipfile.ZipInfo]) -> tup
     constants = _config(_document(archive, names[CONSTANTS])) if CONSTANTS in names else {}
     program = program_of(_document(archive, names[MODEL]), weights, constants)
     members = {}
-    for each in program.tensors.values():
-        folder, config = ("weights", weights) if each.name in weights else ("constants", constants)
-        member = f"data/{folder}/{config[each.name]['path_name']}"
+    for tensor in program.tensors.values():
+        folder, config = ("weights", weights) if tensor.name in weights else ("constants", constants)
+        member = f"data/{folder}/{config[tensor.name]['path_name']}"
         if not TENSOR.match(member) or member not in names:
-            raise UnfitGraphError(f"the tensor {each.name} is not in the archive")
-        if names[member].file_size != math.prod(each.sizes) * BYTES[each.dtype]:
-            raise UnfitGraphError(f"the tensor {each.name} has another size in the archive than its description says")
-        members[each.name] = names[member].filename
+            raise UnfitGraphError(f"the tensor {tensor.name} is not in the archive")
+        if names[member].file_size != math.prod(tensor.sizes) * BYTES[tensor.dtype]:
+            raise UnfitGraphError(f"the tensor {tensor.name} has another size in the archive than its description says")
+        members[tensor.name] = names[member].filename
     return program, members
 
 
@@ -139,16 +145,16 @@ def _config(document: Any) -> dict[str, Any]:
     config = document.get("config") if isinstance(document, dict) else None
     if not isinstance(config, dict):
         raise UnfitGraphError("the archive's list of tensors has no `config`")
-    for name, each in config.items():
+    for name, value in config.items():
         if (
-            not isinstance(each, dict)
-            or not each.keys() <= _TENSOR_MEMBERS
-            or not isinstance(each["tensor_meta"], dict)
+            not isinstance(value, dict)
+            or not value.keys() <= _TENSOR_MEMBERS
+            or not isinstance(value["tensor_meta"], dict)
         ):
             raise UnfitGraphError(f"{name[:120]!r} is no plain tensor: custom objects are never opened here")
-        if each.get("use_pickle") is not False:
+        if value.get("use_pickle") is not False:
             raise UnfitGraphError(f"the tensor {name[:120]!r}: {PICKLE}")
-        meta = each["tensor_meta"]
+        meta = value["tensor_meta"]
         if not _is_contiguous(meta):
             raise UnfitGraphError(f"the tensor {name[:120]!r} is a view: export it contiguous")
     return config
@@ -167,5 +173,5 @@ def _is_contiguous(meta: Any) -> bool:
     for size in reversed(sizes):
         wanted.append(step)
         step *= size
-    fits = all(size == 1 or found == due for size, found, due in zip(sizes, strides, reversed(wanted), strict=True))
+    fits = all(size == 1 or stride == due for size, stride, due in zip(sizes, strides, reversed(wanted), strict=True))
     return first == 0 and layout == 7 and (fits or 0 in sizes)

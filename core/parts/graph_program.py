@@ -135,27 +135,29 @@ class Program(Document):
 
     def require_ordered(self) -> None:
         """Raises UnfitGraphError if a node names what does not stand before it, or a name is given twice."""
-        known = {self.input, *self.tensors}
+        available = {self.input, *self.tensors}
         if self.input in self.tensors or self.input not in self.values:
             raise UnfitGraphError("the graph's input is no value of its own")
         for node in self.nodes:
             for name in names_in(node):
-                if name not in known:
+                if name not in available:
                     raise UnfitGraphError(f"{node.operation} takes {name}, which no node before it makes")
             for name in node.results:
-                if name in known or name not in self.values:
+                if name in available or name not in self.values:
                     raise UnfitGraphError(f"{node.operation} makes {name}, which is there before, or is not described")
-                known.add(name)
-        if self.output not in known - self.tensors.keys():
+                available.add(name)
+        if self.output not in available - self.tensors.keys():
             raise UnfitGraphError("the graph's output is nothing that it computes")
 
 
 def names_in(node: Node) -> list[str]:
     """The values that a node takes."""
-    found = []
-    for each in node.arguments.values():
-        found += [one.value for one in (each if isinstance(each, tuple) else (each,)) if isinstance(one, Ref)]
-    return found
+    names = []
+    for argument in node.arguments.values():
+        names += [
+            one.value for one in (argument if isinstance(argument, tuple) else (argument,)) if isinstance(one, Ref)
+        ]
+    return names
 
 
 def program_of(model: Any, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Program:
@@ -176,7 +178,7 @@ def program_of(model: Any, weights: Mapping[str, Any], constants: Mapping[str, A
         if len(graph["nodes"]) > MOST_NODES:
             raise UnfitGraphError(f"the graph has {len(graph['nodes'])} nodes; at most {MOST_NODES} are read")
         symbols = {name: _size(each) for name, each in graph["sym_int_values"].items()}
-        made = Program(
+        program = Program(
             input=_input(signature),
             output=_output(signature),
             tensors=dict(_tensors(signature, weights, constants)),
@@ -188,49 +190,57 @@ def program_of(model: Any, weights: Mapping[str, Any], constants: Mapping[str, A
         raise UnfitGraphError(f"the graph's {'/'.join(map(str, first['loc']))[:200]}: {first['msg']}") from None
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise UnfitGraphError(f"its model.json is not what torch.export writes ({type(error).__name__})") from None
-    made.require_ordered()
-    used = {name for node in made.nodes for name in (*names_in(node), *node.results)} | {made.input, made.output}
-    return made.model_copy(
+    program.require_ordered()
+    used = {name for node in program.nodes for name in (*names_in(node), *node.results)} | {
+        program.input,
+        program.output,
+    }
+    return program.model_copy(
         update={
-            "tensors": {name: each for name, each in made.tensors.items() if name in used},
-            "values": {name: each for name, each in made.values.items() if name in used and name not in made.tensors},
+            "tensors": {name: each for name, each in program.tensors.items() if name in used},
+            "values": {
+                name: each for name, each in program.values.items() if name in used and name not in program.tensors
+            },
         }
     )
 
 
 def _input(signature: Any) -> str:
-    given = [each["user_input"]["arg"] for each in signature["input_specs"] if "user_input" in each]
-    if len(given) != 1 or "as_tensor" not in given[0]:
-        raise UnfitGraphError(f"the graph takes {len(given)} inputs: one tensor of records is what a pass gives")
-    return str(given[0]["as_tensor"]["name"])
+    inputs = [each["user_input"]["arg"] for each in signature["input_specs"] if "user_input" in each]
+    if len(inputs) != 1 or "as_tensor" not in inputs[0]:
+        raise UnfitGraphError(f"the graph takes {len(inputs)} inputs: one tensor of records is what a pass gives")
+    return str(inputs[0]["as_tensor"]["name"])
 
 
 def _output(signature: Any) -> str:
-    found = signature["output_specs"]
-    for each in found:
-        if "user_output" not in each:
+    outputs = signature["output_specs"]
+    for output in outputs:
+        if "user_output" not in output:
             raise UnfitGraphError(
-                f"the graph has a {next(iter(each))}: a pass changes nothing, so leave out what keeps running numbers"
+                f"the graph has a {next(iter(output))}: a pass changes nothing, so leave out what keeps running numbers"
             )
-    if len(found) != 1 or "as_tensor" not in found[0]["user_output"]["arg"]:
+    if len(outputs) != 1 or "as_tensor" not in outputs[0]["user_output"]["arg"]:
         raise UnfitGraphError("the graph gives more than one tensor: return the outputs alone")
-    return str(found[0]["user_output"]["arg"]["as_tensor"]["name"])
+    return str(outputs[0]["user_output"]["arg"]["as_tensor"]["name"])
 
 
 def _tensors(signature: Any, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
-    for each in signature["input_specs"]:
-        ((kind, said),) = each.items()
+    for spec in signature["input_specs"]:
+        ((kind, spec_body),) = spec.items()
         if kind == "user_input":
             continue
         names = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
         if kind not in names:
             raise UnfitGraphError(f"the graph takes a {kind}: only tensors are read here")
-        name = str(said[names[kind]])
+        name = str(spec_body[names[kind]])
         config = weights[name] if name in weights else constants[name]
         meta = config["tensor_meta"]
         sizes = tuple(_size(size) for size in meta["sizes"])
         trained = kind == "parameter" and bool(meta["requires_grad"])
-        yield str(said["arg"]["name"]), Stored(name=name, dtype=_KINDS[meta["dtype"]], sizes=sizes, trained=trained)
+        yield (
+            str(spec_body["arg"]["name"]),
+            Stored(name=name, dtype=_KINDS[meta["dtype"]], sizes=sizes, trained=trained),
+        )
 
 
 def _value(meta: Any) -> Value:
@@ -239,10 +249,10 @@ def _value(meta: Any) -> Value:
     return Value(dtype=_KINDS[meta["dtype"]], sizes=tuple(_size(each) for each in meta["sizes"]))
 
 
-def _size(said: Any) -> int | Records:
-    if "as_int" in said:
-        return _whole(said["as_int"])
-    text = str(said["as_expr"]["expr_str"])
+def _size(document: Any) -> int | Records:
+    if "as_int" in document:
+        return _whole(document["as_int"])
+    text = str(document["as_expr"]["expr_str"])
     if text.startswith("Integer(") and text[8:-1].isdecimal():
         return _whole(int(text[8:-1]))
     match = _RECORDS.match(text)
@@ -267,45 +277,45 @@ def _is_size(node: Any) -> bool:
     return bool(node["outputs"]) and all("as_sym_int" in each for each in node["outputs"])
 
 
-def _node(said: Any, symbols: Mapping[str, int | Records]) -> Node:
-    target = str(said["target"])
+def _node(document: Any, symbols: Mapping[str, int | Records]) -> Node:
+    target = str(document["target"])
     match = _OPERATION.match(target)
     if match is None:
         raise UnfitGraphError(f"the graph calls {target[:120]!r}: only operations of torch.ops.aten are known here")
     results: list[str] = []
-    for each in said["outputs"]:
-        if "as_tensor" in each:
-            results.append(each["as_tensor"]["name"])
-        elif "as_tensors" in each:
-            results += [one["name"] for one in each["as_tensors"]]
+    for output in document["outputs"]:
+        if "as_tensor" in output:
+            results.append(output["as_tensor"]["name"])
+        elif "as_tensors" in output:
+            results += [one["name"] for one in output["as_tensors"]]
         else:
-            raise UnfitGraphError(f"{match[1]} gives {next(iter(each))}: only tensors are read here")
-    arguments = {each["name"]: _argument(match[1], each["arg"], symbols) for each in said["inputs"]}
+            raise UnfitGraphError(f"{match[1]} gives {next(iter(output))}: only tensors are read here")
+    arguments = {each["name"]: _argument(match[1], each["arg"], symbols) for each in document["inputs"]}
     return Node(operation=match[1], arguments=arguments, results=tuple(results))
 
 
-def _argument(operation: str, said: Any, symbols: Mapping[str, int | Records]) -> Any:
-    ((kind, value),) = said.items()
+def _argument(operation: str, document: Any, symbols: Mapping[str, int | Records]) -> Any:
+    ((kind, value),) = document.items()
     if kind in ("as_sym_int", "as_sym_ints"):
         return tuple(_symbol(each, symbols) for each in value) if kind == "as_sym_ints" else _symbol(value, symbols)
-    read = _ARGUMENTS.get(kind)
-    if read is None:
+    reader = _ARGUMENTS.get(kind)
+    if reader is None:
         raise UnfitGraphError(f"{operation} takes {kind}: only tensors, numbers and sizes are read here")
-    return read(value)
+    return reader(value)
 
 
-def _optional(said: Any) -> Ref | None:
-    return Ref(value=said["as_tensor"]["name"]) if "as_tensor" in said else None
+def _optional(document: Any) -> Ref | None:
+    return Ref(value=document["as_tensor"]["name"]) if "as_tensor" in document else None
 
 
-def _symbol(said: Any, symbols: Mapping[str, int | Records]) -> int | Records:
-    return symbols[said["as_name"]] if "as_name" in said else _whole(said["as_int"])
+def _symbol(document: Any, symbols: Mapping[str, int | Records]) -> int | Records:
+    return symbols[document["as_name"]] if "as_name" in document else _whole(document["as_int"])
 
 
 def _number(value: Any) -> float | Extreme:
-    named: dict[str, Literal["inf", "-inf", "nan"]] = {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}
+    special: dict[str, Literal["inf", "-inf", "nan"]] = {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}
     if isinstance(value, str):
-        return Extreme(float=named[value])
+        return Extreme(float=special[value])
     number = float(value)
     text = repr(number)
     return Extreme(float=text) if text in ("inf", "-inf", "nan") else number

@@ -45,8 +45,8 @@ class Call:
 
     def place(self, name: str) -> Place | None:
         """Of a tensor argument; None where there is none."""
-        given = self.argument(name)
-        return self.places[given.value] if isinstance(given, Ref) else None
+        value = self.argument(name)
+        return self.places[value.value] if isinstance(value, Ref) else None
 
     def sizes(self, name: str) -> Sizes:
         """Of a tensor argument."""
@@ -59,12 +59,12 @@ class Call:
     @property
     def tensors(self) -> list[tuple[str, Place | None, Sizes]]:
         """The values that it takes, by name, also those in lists."""
-        found = []
-        for each in self.node.arguments.values():
-            for one in each if isinstance(each, tuple) else (each,):
+        tensors = []
+        for argument in self.node.arguments.values():
+            for one in argument if isinstance(argument, tuple) else (argument,):
                 if isinstance(one, Ref):
-                    found.append((one.value, self.places[one.value], self.program.value(one.value).sizes))
-        return found
+                    tensors.append((one.value, self.places[one.value], self.program.value(one.value).sizes))
+        return tensors
 
     @property
     def result(self) -> Sizes:
@@ -77,19 +77,19 @@ class Call:
             raise self.unfit("it names a dimension that is not there")
         return dim % max(1, len(sizes))
 
-    def dims(self, named: Any, sizes: Sizes) -> set[int]:
+    def dims(self, dims: Any, sizes: Sizes) -> set[int]:
         """Several dimensions; all of them where none is named."""
-        if named is None or named == ():
+        if dims is None or dims == ():
             return set(range(len(sizes)))
-        return {self.at(each, sizes) for each in (named if isinstance(named, tuple) else (named,))}
+        return {self.at(each, sizes) for each in (dims if isinstance(dims, tuple) else (dims,))}
 
-    def unfit(self, why: str) -> UnfitGraphError:
+    def unfit(self, reason: str) -> UnfitGraphError:
         """A refusal that names the operation and its result."""
-        return UnfitGraphError(f"{self.node.results[0]} = {self.node.operation}: {why}")
+        return UnfitGraphError(f"{self.node.results[0]} = {self.node.operation}: {reason}")
 
-    def mixes(self, how: str) -> UnfitGraphError:
+    def mixes(self, reason: str) -> UnfitGraphError:
         """A refusal of what lets one record see another."""
-        return self.unfit(f"it mixes records: {how}")
+        return self.unfit(f"it mixes records: {reason}")
 
 
 def places_of(program: Program) -> Places:
@@ -109,12 +109,12 @@ def places_of(program: Program) -> Places:
         if rule is None:
             raise call.unfit(WHY.get(node.operation, "this operation has no rule here: write it with others"))
         _require_numbers(call)
-        known = any(place is not None for _, place, _ in call.tensors)
-        found = rule(call) if known or _takes_records(node) else None
+        has_records = any(place is not None for _, place, _ in call.tensors)
+        result = rule(call) if has_records or _takes_records(node) else None
         for name in node.results:
             if name in used:
-                _require_said(call, name, found)
-            places[name] = found
+                _require_said(call, name, result)
+            places[name] = result
     if places[program.output] != Place(0):
         raise UnfitGraphError(
             "the output does not have the records along dimension 0" if places[program.output] else _NO_RECORD
@@ -137,8 +137,8 @@ def _listed(argument: Any) -> Iterable[Any]:
 
 def _require_numbers(call: Call) -> None:
     """The number of records is a size, and nothing else."""
-    for name, each in call.node.arguments.items():
-        if name not in _SIZED and any(isinstance(one, Records) for one in _listed(each)):
+    for name, argument in call.node.arguments.items():
+        if name not in _SIZED and any(isinstance(one, Records) for one in _listed(argument)):
             if call.node.operation == "slice.Tensor" and name == "end":  # all of them
                 continue
             raise call.mixes(_AS_NUMBER)
@@ -147,8 +147,8 @@ def _require_numbers(call: Call) -> None:
 def _require_said(call: Call, name: str, place: Place | None) -> None:
     """What the file says of a result has the records where the rule puts them."""
     sizes = call.program.values[name].sizes
-    said = {at: each.records for at, each in enumerate(sizes) if isinstance(each, Records)}
-    if said != ({} if place is None else {place.dim: place.outer * place.inner}):
+    records_dims = {at: each.records for at, each in enumerate(sizes) if isinstance(each, Records)}
+    if records_dims != ({} if place is None else {place.dim: place.outer * place.inner}):
         raise call.unfit("the file says other sizes of its result than follow from what it takes")
 
 
@@ -159,10 +159,10 @@ def _broadcast(call: Call) -> Place | None:
     """Number by number: records are at one place from the right in all that has any."""
     tensors = call.tensors
     ndim = max(len(sizes) for _, _, sizes in tensors)
-    found = {(len(sizes) - place.dim, place.outer, place.inner) for _, place, sizes in tensors if place is not None}
-    if len(found) != 1:
+    places = {(len(sizes) - place.dim, place.outer, place.inner) for _, place, sizes in tensors if place is not None}
+    if len(places) != 1:
         raise call.mixes("its inputs have the records along different dimensions, so each meets every other")
-    ((right, outer, inner),) = found
+    ((right, outer, inner),) = places
     for _, place, sizes in tensors:
         if place is None and len(sizes) >= right and sizes[len(sizes) - right] != 1:
             raise call.mixes("one of its inputs has a number for each place among the records")
@@ -198,8 +198,8 @@ def _within(*names: str) -> Rule:
 
     def rule(call: Call) -> Place | None:
         sizes, place = call.sizes("self"), call.place("self")
-        named = call.argument(names[0], int(names[1]) if len(names) > 1 else None)
-        if place is not None and place.dim in call.dims(named, sizes):
+        dims = call.argument(names[0], int(names[1]) if len(names) > 1 else None)
+        if place is not None and place.dim in call.dims(dims, sizes):
             raise call.mixes("it works along the dimension of the records")
         return place
 
@@ -227,18 +227,18 @@ def _without(place: Place, gone: set[int]) -> Place:
 
 def _view(call: Call) -> Place | None:
     """Other sizes over the same order: as many numbers lie before and after a record's as did."""
-    place, sizes, made = call.place("self"), call.sizes("self"), call.result
+    place, sizes, result = call.place("self"), call.sizes("self"), call.result
     if place is None:
         return None
-    before, after = _numbers(sizes[: place.dim]) * place.outer, place.inner * _numbers(sizes[place.dim + 1 :])
-    where = [at for at, each in enumerate(made) if isinstance(each, Records)]
-    if len(where) != 1:
+    left, right = _numbers(sizes[: place.dim]) * place.outer, place.inner * _numbers(sizes[place.dim + 1 :])
+    dims = [at for at, each in enumerate(result) if isinstance(each, Records)]
+    if len(dims) != 1:
         raise call.mixes("it folds the records away")
-    (dim,) = where
-    ahead, behind = _numbers(made[:dim]), _numbers(made[dim + 1 :])
-    if not ahead or not behind or before % ahead or after % behind:
+    (dim,) = dims
+    ahead, behind = _numbers(result[:dim]), _numbers(result[dim + 1 :])
+    if not ahead or not behind or left % ahead or right % behind:
         raise call.mixes("its sizes cut across the records")
-    return Place(dim, before // ahead, after // behind)
+    return Place(dim, left // ahead, right // behind)
 
 
 def _numbers(sizes: Sequence[Any]) -> int:
@@ -275,8 +275,8 @@ def _slice(call: Call) -> Place | None:
     if place is None or at != place.dim:
         return place
     end, step = call.argument("end"), call.argument("step", 1)
-    whole = end is None or end == sizes[at] or (isinstance(end, int) and end >= 2**31 - 1)
-    if call.argument("start", 0) not in (0, None) or step != 1 or not whole:
+    is_whole = end is None or end == sizes[at] or (isinstance(end, int) and end >= 2**31 - 1)
+    if call.argument("start", 0) not in (0, None) or step != 1 or not is_whole:
         raise call.mixes("it takes some records out of the others")
     return place
 
@@ -300,25 +300,25 @@ def _transpose(call: Call) -> Place | None:
 
 def _expand(call: Call) -> Place | None:
     """A dimension of 1 is repeated; for each record where the size is theirs."""
-    place, sizes, made = call.place("self"), call.sizes("self"), call.result
-    more = len(made) - len(sizes)
+    place, sizes, result = call.place("self"), call.sizes("self"), call.result
+    added = len(result) - len(sizes)
     if place is not None:
-        return Place(place.dim + more, place.outer, place.inner)
-    where = [at for at, each in enumerate(made) if isinstance(each, Records)]
-    if not where:
+        return Place(place.dim + added, place.outer, place.inner)
+    dims = [at for at, each in enumerate(result) if isinstance(each, Records)]
+    if not dims:
         return None
-    if len(where) > 1 or made[where[0]] != Records(records=1):
+    if len(dims) > 1 or result[dims[0]] != Records(records=1):
         raise call.unfit("it repeats more than once for each record")
-    return Place(where[0])
+    return Place(dims[0])
 
 
 def _repeat(call: Call) -> Place | None:
     place, sizes, repeats = call.place("self"), call.sizes("self"), call.argument("repeats")
-    more = len(repeats) - len(sizes)
+    added = len(repeats) - len(sizes)
     if place is not None:
-        if repeats[place.dim + more] != 1:
+        if repeats[place.dim + added] != 1:
             raise call.mixes("it repeats the dimension of the records")
-        return Place(place.dim + more, place.outer, place.inner)
+        return Place(place.dim + added, place.outer, place.inner)
     return _expand(call)
 
 
@@ -347,10 +347,10 @@ def _apart(call: Call) -> Place | None:
 
 def _new(call: Call) -> Place | None:
     """A tensor of one number, by sizes alone."""
-    where = [(at, each.records) for at, each in enumerate(call.result) if isinstance(each, Records)]
-    if len(where) > 1 or any(times != 1 for _, times in where):
+    dims = [(at, each.records) for at, each in enumerate(call.result) if isinstance(each, Records)]
+    if len(dims) > 1 or any(times != 1 for _, times in dims):
         raise call.unfit("its size is not one of each record's")
-    return Place(where[0][0]) if where else None
+    return Place(dims[0][0]) if dims else None
 
 
 def _no_records(call: Call) -> Place | None:
@@ -425,16 +425,18 @@ def _product(first: str, second: str) -> Rule:
         if left == 1 or right == 1:
             return _of_vector(call, (one, left), (two, right))
         ndim = max(left, right)
-        found = {
-            Place(each.dim + ndim - own, each.outer, each.inner) for each, own in ((one, left), (two, right)) if each
+        places = {
+            Place(each.dim + ndim - own_sizes, each.outer, each.inner)
+            for each, own_sizes in ((one, left), (two, right))
+            if each
         }
-        if len(found) != 1:
+        if len(places) != 1:
             raise call.mixes("its inputs have the records along different dimensions, so each meets every other")
-        (place,) = found
+        (place,) = places
         if one is not None and two is not None and place.dim >= ndim - 2:
             raise call.mixes("each record meets every other")
-        for other, own, name in ((one, left, first), (two, right, second)):
-            at = place.dim - (ndim - own)
+        for other, own_sizes, name in ((one, left, first), (two, right, second)):
+            at = place.dim - (ndim - own_sizes)
             if other is None and place.dim < ndim - 2 and at >= 0 and call.sizes(name)[at] != 1:
                 raise call.mixes("one of its inputs has a matrix for each place among the records")
         return place
@@ -456,15 +458,15 @@ def _of_vector(call: Call, one: tuple[Place | None, int], two: tuple[Place | Non
 
 def _added_product(call: Call) -> Place | None:
     names = ("mat1", "mat2") if "mat1" in call.node.arguments else ("batch1", "batch2")
-    found, own, sizes = _product(*names)(call), call.place("self"), call.sizes("self")
+    product, self_place, sizes = _product(*names)(call), call.place("self"), call.sizes("self")
     ndim = len(call.result)
-    if own is not None and (found is None or own.dim + ndim - len(sizes) != found.dim):
+    if self_place is not None and (product is None or self_place.dim + ndim - len(sizes) != product.dim):
         raise call.mixes("what it adds has the records along another dimension")
-    if own is None and found is not None:
-        at = found.dim - (ndim - len(sizes))
+    if self_place is None and product is not None:
+        at = product.dim - (ndim - len(sizes))
         if at >= 0 and sizes[at] != 1:
             raise call.mixes("what it adds has a number for each place among the records")
-    return found
+    return product
 
 
 def _attention(call: Call) -> Place | None:
@@ -486,8 +488,8 @@ def _attention(call: Call) -> Place | None:
 def _gather(call: Call) -> Place | None:
     """Places that an index names, along a dimension that is not the records'."""
     at = call.at(call.argument("dim"), call.sizes("self"))
-    found = {place for _, place, _ in call.tensors}
-    if len(found) != 1 or any(place is not None and place.dim == at for place in found):
+    places = {place for _, place, _ in call.tensors}
+    if len(places) != 1 or any(place is not None and place.dim == at for place in places):
         raise call.mixes("its index names places among the records")
     return call.place("self")
 
@@ -500,10 +502,10 @@ def _index_select(call: Call) -> Place | None:
 def _index(call: Call) -> Place | None:
     """Places that indices name: a table's by records, or a record's own by constants."""
     indices = call.argument("indices")
-    named = [at for at, each in enumerate(indices) if each is not None]
-    if len(named) != 1 or call.program.value(indices[named[0]].value).dtype in ("bool", "uint8", *FLOATING):
+    indexed = [at for at, each in enumerate(indices) if each is not None]
+    if len(indexed) != 1 or call.program.value(indices[indexed[0]].value).dtype in ("bool", "uint8", *FLOATING):
         raise call.unfit("only one index is known here, of whole numbers")
-    (at,) = named
+    (at,) = indexed
     index, place = call.places[indices[at].value], call.place("self")
     width = len(call.program.value(indices[at].value).sizes)
     if place is None:

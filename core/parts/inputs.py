@@ -100,15 +100,15 @@ def _numbers(record: Any, names: list[str] | None, width: int, at: int) -> list[
 def _tree(record: Any, features: NodeColumns, tree: Tree, at: int) -> list[float]:
     """A node with the nodes that it reads, in the member that the data set's lists have."""
 
-    def below(of: Any) -> list[Any]:
-        found = of.get(features.neighbours, []) if isinstance(of, dict) else []
-        if not isinstance(found, list) or len(found) > tree.neighbours:
+    def below(node: Any) -> list[Any]:
+        children = node.get(features.neighbours, []) if isinstance(node, dict) else []
+        if not isinstance(children, list) or len(children) > tree.neighbours:
             detail = f"{features.neighbours!r} must be a list of at most {tree.neighbours} nodes with their columns"
             raise InvalidRequest.at(f"/records/{at}", detail)
-        return found
+        return children
 
-    def own(of: Any) -> list[float]:
-        return _numbers(of, features.columns, len(features.columns), at)
+    def own(node: Any) -> list[float]:
+        return _numbers(node, features.columns, len(features.columns), at)
 
     further = tree.hops > 1
     children = [[own(each), *(map(own, below(each)) if further else ())] for each in below(record)]
@@ -129,8 +129,8 @@ def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:
             try:
                 cells[at, place] = coder.code(record.get(name))
             except UnusableCell as error:
-                what = error.what if error.what == "missing" else f"{_shown(record.get(name))} is {error.what}"
-                raise InvalidRequest.at(f"/records/{at}/{name}", f"column {name!r}: {what}") from None
+                problem = error.what if error.what == "missing" else f"{_shown(record.get(name))} is {error.what}"
+                raise InvalidRequest.at(f"/records/{at}/{name}", f"column {name!r}: {problem}") from None
     return [[float(number) for number in row] for row in expanded(cells, features)]
 
 
@@ -162,20 +162,20 @@ def _require_columns(record: dict[str, Any], names: list[str], at: int) -> None:
     missing = [name for name in names if name not in record]
     if not missing:
         return
-    known = set(names)
-    others = [name for name in record if name not in known and len(name) <= MAX_NAME]
-    lower = {name.lower(): name for name in others}
+    known_names = set(names)
+    foreign = [name for name in record if name not in known_names and len(name) <= MAX_NAME]
+    lower = {name.lower(): name for name in foreign}
     similar = [(name, get_close_matches(name.lower(), list(lower), n=1)) for name in missing[:NAMED]]
     hints = [f"`{lower[meant[0]]}` must be called {_short(name)}" for name, meant in similar if meant]
-    said = "; ".join([f"it lacks {_listed(missing)}", *(f"perhaps {hint}" for hint in hints)])
+    message = "; ".join([f"it lacks {_listed(missing)}", *(f"perhaps {hint}" for hint in hints)])
     raise InvalidRequest.at(
-        f"/records/{at}", f"a record must have this data set's {len(names)} columns (others are ignored): {said}"
+        f"/records/{at}", f"a record must have this data set's {len(names)} columns (others are ignored): {message}"
     )
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(_short, names[:NAMED])) + more
+    remainder = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(_short, names[:NAMED])) + remainder
 
 
 def _short(name: str) -> str:
@@ -204,11 +204,11 @@ def _pair(users: IdCoder, items: IdCoder, record: Any, at: int) -> list[int]:
     return [_row(users, "user", record["user"], at), _row(items, "item", record["item"], at)]
 
 
-def _row(ids: IdCoder, of: str, cell: Any, at: int) -> int:
+def _row(ids: IdCoder, kind: str, cell: Any, at: int) -> int:
     try:
         return ids.code(cell)[0]
     except UnusableCell:
-        detail = f"the data set does not declare an id of an {of} in this record"
+        detail = f"the data set does not declare an id of an {kind} in this record"
         raise InvalidRequest.at(f"/records/{at}", detail) from None
 
 

@@ -82,8 +82,8 @@ class Layout:
     @property
     def buffers(self) -> tuple[str, ...]:
         """The names of a chunk's buffers."""
-        more = {"user": self.users, "slot": self.slots is not None}
-        return (*BUFFERS[self.kind], "y", *(name for name, there in more.items() if there))
+        optional = {"user": self.users, "slot": self.slots is not None}
+        return (*BUFFERS[self.kind], "y", *(name for name, is_present in optional.items() if is_present))
 
     @property
     def types(self) -> dict[str, np.dtype[Any]]:
@@ -167,20 +167,20 @@ class Index:
     def of_bytes(cls, content: bytes, sha256: str) -> Index:
         """Interprets an index's file. Raises like `read`."""
         try:
-            line, _, rest = content.partition(b"\n")
+            line, _, rows_bytes = content.partition(b"\n")
             if len(line) > MAX_HEADER_BYTES:
                 raise ValueError
             fields = json.loads(line)
             rows, version, step = (fields.pop(name) for name in ("rows", "version", "chunk_rows"))
             layout = Layout(**fields | {"sizes": tuple(fields["sizes"])})
-            found = cls(layout, rows, np.frombuffer(rest, layout.row_type))
-            right = version == VERSION and step == layout.chunk_rows and found.header == line and found.root == sha256
+            index = cls(layout, rows, np.frombuffer(rows_bytes, layout.row_type))
+            right = version == VERSION and step == layout.chunk_rows and index.header == line and index.root == sha256
             counts = [min(step, rows - start) for start in range(0, rows, step)]
-            if not right or found.chunks["rows"].tolist() != counts:
+            if not right or index.chunks["rows"].tolist() != counts:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DataDamagedError("a stored part of the data set differs from the registered one") from None
-        return found
+        return index
 
 
 def leaf_of(row: NDArray[Any], content: merkle.Buffer) -> bytes:

@@ -98,14 +98,14 @@ class ModelFolder:
             UnfitModelError: the file has changed.
         """
         digest = hashlib.sha256()
-        with self.files[name].open("rb") as file, os.fdopen(os.memfd_create(name), "wb") as made:
+        with self.files[name].open("rb") as file, os.fdopen(os.memfd_create(name), "wb") as target:
             while piece := file.read(CHUNK):
                 digest.update(piece)
-                made.write(piece)
-            made.flush()
+                target.write(piece)
+            target.flush()
             if digest.hexdigest() != self.hashes[name]:
                 raise UnfitModelError(f"its {name} changed while it was read: try again")
-            yield Path(f"/proc/self/fd/{made.fileno()}")
+            yield Path(f"/proc/self/fd/{target.fileno()}")
 
     @property
     def blocks(self) -> int:
@@ -145,32 +145,34 @@ class ModelFolder:
         """Returns True if its output layer is the embedding's matrix, by transformers' own defaults."""
         return bool(self.config.get("tie_word_embeddings", self.architecture.tied))
 
-    def pass_numbers(self, asked: HfModel) -> int:
+    def pass_numbers(self, settings: HfModel) -> int:
         """About how many numbers a pass holds for one record: each block's activations and attention, and the scores of
         all tokens."""
-        names, length = self.architecture.widths, self.positions if self.of_images else asked.max_length
+        names, length = self.architecture.widths, self.positions if self.of_images else settings.max_length
         hidden, heads = self._number(2), int(self.config[names[0]])
         wide = int(self.config.get(names[1]) or 4 * hidden)
         block = length * (12 * hidden + 4 * wide) + 2 * heads * length**2
-        blocks = (1 if asked.gradient_checkpointing else self.blocks) * block
+        blocks = (1 if settings.gradient_checkpointing else self.blocks) * block
         scores = 0 if self.architecture.task == "classification" else 4 * length * self.vocabulary
         return blocks + scores + self.blocks * length * hidden
 
-    def tensors(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
+    def tensors(self, settings: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
         """The tensors of the tuned model: without heads of other tasks, with the heads of this one."""
-        of = self.architecture
-        found = {name: shape for name, shape in self.shapes.items() if name.startswith(of.body)}
-        if of.task == "classification":
-            return found | _classifier(self.kind, self._number(2), outputs)
-        weight = f"{of.head}weight"
-        head = {name: shape for name, shape in self.shapes.items() if name.startswith(of.head) and name != weight}
-        if asked.tuning == "head" or not self.tied:
-            head[weight] = self.shapes.get(weight, self.shapes[of.embedding])
-        return found | head
+        architecture = self.architecture
+        shapes = {name: shape for name, shape in self.shapes.items() if name.startswith(architecture.body)}
+        if architecture.task == "classification":
+            return shapes | _classifier(self.kind, self._number(2), outputs)
+        weight = f"{architecture.head}weight"
+        head = {
+            name: shape for name, shape in self.shapes.items() if name.startswith(architecture.head) and name != weight
+        }
+        if settings.tuning == "head" or not self.tied:
+            head[weight] = self.shapes.get(weight, self.shapes[architecture.embedding])
+        return shapes | head
 
-    def trained(self, asked: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
+    def trained(self, settings: HfModel, outputs: int) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the tensors that a job trains."""
-        return trained(self.architecture, asked, self.tensors(asked, outputs), self.blocks)
+        return trained(self.architecture, settings, self.tensors(settings, outputs), self.blocks)
 
     def _number(self, which: int) -> int:
         return int(self.config[self.architecture.numbers[which]])
@@ -197,8 +199,8 @@ def read(root: Path, path: str) -> ModelFolder:
         shards = _shards(files[INDEX])
         files |= {name: found for name in shards if (found := _inside(root, folder / name)) is not None}
         _check_files(folder, [name for name in shards if name not in files])
-    known = ARCHITECTURES.get(kind)
-    needed = (CONFIG,) if known is not None and known.reads == "image" else (CONFIG, TOKENIZER)
+    architecture = ARCHITECTURES.get(kind)
+    needed = (CONFIG,) if architecture is not None and architecture.reads == "image" else (CONFIG, TOKENIZER)
     _check_files(folder, [name for name in needed if name not in files])
     _check_files(folder, [WEIGHTS] if WEIGHTS not in files and INDEX not in files else [])
     _check_bytes(files)
@@ -210,20 +212,20 @@ def read(root: Path, path: str) -> ModelFolder:
             f"models of type {_shown(kind)} are not in the table ({', '.join(ARCHITECTURES)}), and its files do not "
             "show a language model's blocks and embedding"
         )
-    named = {canonical(of, name): shape for name, shape in shapes.items()}
-    named = {name: shape for name, shape in named.items() if not NO_PARAMETERS.search(name)}
-    made = ModelFolder(files, hashes, config, kind, of, named)
-    _check_sizes(made)
-    return made
+    named_shapes = {canonical(of, name): shape for name, shape in shapes.items()}
+    named_shapes = {name: shape for name, shape in named_shapes.items() if not NO_PARAMETERS.search(name)}
+    model = ModelFolder(files, hashes, config, kind, of, named_shapes)
+    _check_sizes(model)
+    return model
 
 
 def _inside(root: Path, path: Path) -> Path | None:
     """The file or folder itself, links followed; None if it does not exist or leads out of the root."""
     try:
-        found = path.resolve(strict=True)
+        resolved = path.resolve(strict=True)
     except OSError:
         return None
-    return found if found.is_relative_to(root.resolve()) else None
+    return resolved if resolved.is_relative_to(root.resolve()) else None
 
 
 def _config(path: Path | None) -> tuple[dict[str, Any], str]:
@@ -262,23 +264,23 @@ def _shards(index: Path) -> list[str]:
         with index.open("rb") as file:
             content = file.read(MAX_INDEX_BYTES + 1)
         placed = json.loads(content)["weight_map"] if len(content) <= MAX_INDEX_BYTES else None
-        found = sorted(set(placed.values())) if isinstance(placed, dict) else []
+        shards = sorted(set(placed.values())) if isinstance(placed, dict) else []
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        found = []
-    if not 1 <= len(found) <= MAX_SHARDS or not all(isinstance(each, str) and SHARD.match(each) for each in found):
+        shards = []
+    if not 1 <= len(shards) <= MAX_SHARDS or not all(isinstance(each, str) and SHARD.match(each) for each in shards):
         raise UnfitModelError(f"its {INDEX} does not name 1 to {MAX_SHARDS} files of weights beside it")
-    return found
+    return shards
 
 
 def _check_bytes(files: Mapping[str, Path]) -> None:
     """Checks sizes before anything is read."""
     most_of = {WEIGHTS: MAX_WEIGHTS_BYTES, TOKENIZER: MAX_TOKENIZER_BYTES, INDEX: MAX_INDEX_BYTES}
     for name, path in files.items():
-        most = MAX_WEIGHTS_BYTES if SHARD.match(name) else most_of.get(name, MAX_CONFIG_BYTES)
+        limit = MAX_WEIGHTS_BYTES if SHARD.match(name) else most_of.get(name, MAX_CONFIG_BYTES)
         if not path.is_file():
             raise UnfitModelError(f"its {name} is not a regular file")
-        if path.stat().st_size > most:
-            raise UnfitModelError(f"its {name} is larger than {most} bytes")
+        if path.stat().st_size > limit:
+            raise UnfitModelError(f"its {name} is larger than {limit} bytes")
     weights = sum(path.stat().st_size for name, path in files.items() if SHARD.match(name))
     if weights > MAX_WEIGHTS_BYTES:
         raise UnfitModelError(f"its weights are larger than {MAX_WEIGHTS_BYTES} bytes together")
@@ -292,14 +294,14 @@ def _size(value: object) -> int:
 
 def _shapes(files: Mapping[str, Path]) -> dict[str, tuple[int, ...]]:
     """Shapes of the floating tensors in the headers of the files of weights, by the files' own names."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, path in files.items():
         if SHARD.match(name):
             mine = _shapes_of(path, name)
-            if twice := found.keys() & mine.keys():
+            if twice := shapes.keys() & mine.keys():
                 raise UnfitModelError(f"its {_shown(min(twice))} is in two files")
-            found |= mine
-    return found
+            shapes |= mine
+    return shapes
 
 
 def _shapes_of(path: Path, name: str) -> dict[str, tuple[int, ...]]:
@@ -325,49 +327,49 @@ def _check_sizes(model: ModelFolder) -> None:
     if model.of_images:
         _check_image_sizes(model)
         return
-    of, wrong = model.architecture, f"its {CONFIG} and {WEIGHTS} do not match"
-    numbers = [model.config.get(name) for name in (*of.numbers, "vocab_size")]
+    architecture, wrong = model.architecture, f"its {CONFIG} and {WEIGHTS} do not match"
+    numbers = [model.config.get(name) for name in (*architecture.numbers, "vocab_size")]
     if not all(type(each) is int and 1 <= each < 2**31 for each in numbers):
-        raise UnfitModelError(f"its {CONFIG} does not say {', '.join((*of.numbers, 'vocab_size'))}")
+        raise UnfitModelError(f"its {CONFIG} does not say {', '.join((*architecture.numbers, 'vocab_size'))}")
     padding = model.config.get("pad_token_id", 1)
     if model.kind == "roberta" and not (type(padding) is int and 0 <= padding < model.config["vocab_size"]):
         raise UnfitModelError(f"its {CONFIG} does not name a padding token in its vocabulary")
-    heads = model.config.get(of.widths[0])
+    heads = model.config.get(architecture.widths[0])
     if type(heads) is not int or not 1 <= heads < 2**20:
-        raise UnfitModelError(f"its {CONFIG} does not say {of.widths[0]}")
-    if of.places and model.shapes.get(of.places) != (numbers[1], numbers[2]):
+        raise UnfitModelError(f"its {CONFIG} does not say {architecture.widths[0]}")
+    if architecture.places and model.shapes.get(architecture.places) != (numbers[1], numbers[2]):
         raise UnfitModelError(f"{wrong}: the positions")
     _check_blocks(model)
-    if model.shapes.get(of.embedding) != (numbers[3], numbers[2]):
+    if model.shapes.get(architecture.embedding) != (numbers[3], numbers[2]):
         raise UnfitModelError(f"{wrong}: the embedding")
-    if of.task == "language_model" and not model.tied and f"{of.head}weight" not in model.shapes:
+    if architecture.task == "language_model" and not model.tied and f"{architecture.head}weight" not in model.shapes:
         raise UnfitModelError(f"{wrong}: there is no output layer")
-    if model.kind == "bert" and f"{of.body}pooler.dense.weight" not in model.shapes:
+    if model.kind == "bert" and f"{architecture.body}pooler.dense.weight" not in model.shapes:
         raise UnfitModelError("it has no pooler, which a classifier of this kind needs")
 
 
 def _check_blocks(model: ModelFolder) -> None:
-    of = model.architecture
-    inside = [name.removeprefix(of.blocks) for name in model.shapes if name.startswith(of.blocks)]
-    found = {int(name.partition(".")[0]) for name in inside if name.partition(".")[0].isdecimal()}
-    if found != set(range(model.blocks)):
+    architecture = model.architecture
+    inside = [name.removeprefix(architecture.blocks) for name in model.shapes if name.startswith(architecture.blocks)]
+    blocks = {int(name.partition(".")[0]) for name in inside if name.partition(".")[0].isdecimal()}
+    if blocks != set(range(model.blocks)):
         raise UnfitModelError(f"its {CONFIG} and {WEIGHTS} do not match: blocks")
 
 
 def _check_image_sizes(model: ModelFolder) -> None:
     """Checks that config and tensors describe one vision transformer."""
-    of, config, wrong = model.architecture, model.config, f"its {CONFIG} and {WEIGHTS} do not match"
-    names = ("num_hidden_layers", "hidden_size", *of.widths)
+    architecture, config, wrong = model.architecture, model.config, f"its {CONFIG} and {WEIGHTS} do not match"
+    names = ("num_hidden_layers", "hidden_size", *architecture.widths)
     numbers = [config.get(name) for name in names]
     if not all(type(each) is int and 1 <= each < 2**20 for each in (*numbers, config.get("num_channels", 3))):
         raise UnfitModelError(f"its {CONFIG} does not say {', '.join(names)}")
     channels, height, width = model.image
     tall, wide = _sides(config.get("patch_size"))
-    if channels not in (1, 3) or model.shapes.get(of.embedding) != (numbers[1], channels, tall, wide):
+    if channels not in (1, 3) or model.shapes.get(architecture.embedding) != (numbers[1], channels, tall, wide):
         raise UnfitModelError(f"{wrong}: the patches")
     patches = (height // tall) * (width // wide)
     extra = 2 if model.kind == "deit" else 1
-    if patches < 1 or model.shapes.get(of.places) != (1, patches + extra, numbers[1]):
+    if patches < 1 or model.shapes.get(architecture.places) != (1, patches + extra, numbers[1]):
         raise UnfitModelError(f"{wrong}: the positions")
     _check_blocks(model)
 
@@ -375,10 +377,10 @@ def _check_image_sizes(model: ModelFolder) -> None:
 def _sides(value: object) -> tuple[int, int]:
     """Height and width, from one number or two."""
     sides = value if isinstance(value, list) else [value, value]
-    found = [each for each in sides if type(each) is int and 1 <= each <= 4096]
-    if len(sides) != 2 or len(found) != 2:
+    sizes = [each for each in sides if type(each) is int and 1 <= each <= 4096]
+    if len(sides) != 2 or len(sizes) != 2:
         raise UnfitModelError(f"its {CONFIG} does not say the size of images and patches")
-    return found[0], found[1]
+    return sizes[0], sizes[1]
 
 
 def _classifier(kind: str, width: int, outputs: int) -> dict[str, tuple[int, ...]]:
@@ -393,8 +395,8 @@ def _classifier(kind: str, width: int, outputs: int) -> dict[str, tuple[int, ...
 
 
 def _sha256(path: Path) -> str:
-    known = path.stat()
-    return _sha256_of(path, known.st_ino, known.st_size, known.st_mtime_ns)
+    status = path.stat()
+    return _sha256_of(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)

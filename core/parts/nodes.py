@@ -35,19 +35,19 @@ def number_of(node: str) -> int:
     return int.from_bytes(hashlib.sha256(node.encode()).digest()[:8], "big") >> (64 - HALVES * HALF_BITS)
 
 
-def kept(node: str, named: Iterable[str], keep: int) -> list[int]:
+def kept(node: str, names: Iterable[str], keep: int) -> list[int]:
     """The numbers of the first `keep` nodes of a node's list, without itself and repetitions, in an order of its own.
 
     The order is that of a hash of both ids: neither the list's order nor any other row decides it.
     """
-    others = {number_of(each) for each in named} - {number_of(node)}
-    own = number_of(node).to_bytes(8, "big")
-    return sorted(others, key=lambda other: (_rank(own + other.to_bytes(8, "big")), other))[:keep]
+    others_ids = {number_of(each) for each in names} - {number_of(node)}
+    own_id = number_of(node).to_bytes(8, "big")
+    return sorted(others_ids, key=lambda other: (_rank(own_id + other.to_bytes(8, "big")), other))[:keep]
 
 
-def ranks(nodes: Ids, others: Ids) -> NDArray[np.uint64]:
+def ranks(nodes: Ids, neighbours: Ids) -> NDArray[np.uint64]:
     """The places of others in nodes' orders, pair by pair: as `kept` orders them, ascending and then by number."""
-    pairs = np.stack([nodes, others], axis=1).astype(">i8").tobytes()
+    pairs = np.stack([nodes, neighbours], axis=1).astype(">i8").tobytes()
     hashes = b"".join(_rank(pairs[at : at + 16]) for at in range(0, len(pairs), 16))
     return np.frombuffer(hashes, dtype=">u8").astype(np.uint64)
 
@@ -63,8 +63,8 @@ def stored_ids(numbers: Sequence[Sequence[int]], keep: int) -> NDArray[np.float6
         numbers: of each node, its own number and those that it names.
     """
     ids = np.full((len(numbers), 1 + keep), NOBODY, dtype=np.int64)
-    for row, each in enumerate(numbers):
-        ids[row, : len(each)] = each
+    for row, node_id in enumerate(numbers):
+        ids[row, : len(node_id)] = node_id
     return stored_numbers(ids)
 
 
@@ -102,18 +102,18 @@ def trees(stored: NDArray[Any], columns: int, tree: Tree) -> NDArray[np.float32]
     Raises:
         DataDamagedError: two nodes have one id.
     """
-    own = stored[:, :columns].astype(np.float32)
-    of = children(ids_of(stored[:, columns:]), tree.neighbours)
-    means = np.zeros(own.shape, dtype=np.float64)
-    count = np.maximum((of >= 0).sum(axis=1), 1)
-    for child in of.T:  # one after the other: a node's sum has the same bits wherever it stands
-        means += np.where(child[:, None] >= 0, own[child], np.float32(0.0))
-    nodes = np.concatenate([own, (means / count[:, None]).astype(np.float32)], axis=1)
+    columns_of = stored[:, :columns].astype(np.float32)
+    readers = children(ids_of(stored[:, columns:]), tree.neighbours)
+    means = np.zeros(columns_of.shape, dtype=np.float64)
+    count = np.maximum((readers >= 0).sum(axis=1), 1)
+    for child in readers.T:  # one after the other: a node's sum has the same bits wherever it stands
+        means += np.where(child[:, None] >= 0, columns_of[child], np.float32(0.0))
+    nodes = np.concatenate([columns_of, (means / count[:, None]).astype(np.float32)], axis=1)
     if tree.hops == 1:
         return nodes
-    there = of >= 0
-    below = [np.where(child[:, None] >= 0, nodes[child], np.float32(0.0)) for child in of.T]
-    weights = (there / count[:, None]).astype(np.float32)
+    present = readers >= 0
+    below = [np.where(child[:, None] >= 0, nodes[child], np.float32(0.0)) for child in readers.T]
+    weights = (present / count[:, None]).astype(np.float32)
     return np.concatenate([nodes, *below, weights], axis=1)
 
 
@@ -128,51 +128,51 @@ def children(ids: Ids, neighbours: int) -> Ids:
     Raises:
         DataDamagedError: two nodes have one id.
     """
-    numbers, named = ids[:, 0], ids[:, 1 : 1 + neighbours]
-    found = np.full((len(ids), neighbours), NOBODY, dtype=np.int64)
+    numbers, lists = ids[:, 0], ids[:, 1 : 1 + neighbours]
+    rows = np.full((len(ids), neighbours), NOBODY, dtype=np.int64)
     if not len(ids):
-        return found
+        return rows
     by_number = np.argsort(numbers, kind="stable")
     ascending = numbers[by_number]
     if (np.diff(ascending) == 0).any():
         raise DataDamagedError("two nodes of a stored part have one id")
-    at = np.minimum(np.searchsorted(ascending, named), len(ids) - 1)
-    there = ascending[at] == named
-    child, readers = np.nonzero(there)[0], by_number[at[there]]
+    at = np.minimum(np.searchsorted(ascending, lists), len(ids) - 1)
+    present = ascending[at] == lists
+    child, readers = np.nonzero(present)[0], by_number[at[present]]
     ranks = _mixed(numbers[readers], numbers[child])
     order = np.lexsort((numbers[child], ranks, readers))
     child, readers = child[order], readers[order]
     starts = np.searchsorted(readers, np.arange(len(ids)))
     place = np.arange(len(readers)) - starts[readers]
     first = place < neighbours
-    found[readers[first], place[first]] = child[first]
-    return found
+    rows[readers[first], place[first]] = child[first]
+    return rows
 
 
-def tree_of(own: Sequence[float], below: Sequence[Sequence[Sequence[float]]], tree: Tree) -> NDArray[np.float32]:
+def tree_of(root: Sequence[float], below: Sequence[Sequence[Sequence[float]]], tree: Tree) -> NDArray[np.float32]:
     """The numbers of one tree that a caller gives; see `trees`.
 
     Args:
-        own: the node's columns.
+        root: the node's columns.
         below: of each child, its own columns and then those of its children.
     """
-    columns = len(own)
+    columns = len(root)
     nodes: NDArray[np.float32] = np.zeros((1 + tree.neighbours, 2, columns), dtype=np.float32)
-    nodes[0, 0] = own
-    for place, (child, *rest) in enumerate(below, start=1):
+    nodes[0, 0] = root
+    for place, (child, *grandchildren) in enumerate(below, start=1):
         nodes[place, 0] = child
-        nodes[place, 1] = _mean(rest, columns)
+        nodes[place, 1] = _mean(grandchildren, columns)
     nodes[0, 1] = _mean([each[0] for each in below], columns)
     weights: NDArray[np.float32] = np.zeros(tree.neighbours, dtype=np.float32)
     weights[: len(below)] = 1.0 / max(len(below), 1)
-    given: NDArray[np.float32] = np.concatenate([nodes.reshape(-1), weights])
-    return given[: 2 * columns] if tree.hops == 1 else given
+    flat: NDArray[np.float32] = np.concatenate([nodes.reshape(-1), weights])
+    return flat[: 2 * columns] if tree.hops == 1 else flat
 
 
 def _mean(rows: Sequence[Sequence[float]], columns: int) -> NDArray[np.float32]:
     total = np.zeros(columns)
-    for each in rows:
-        total += np.asarray(each, dtype=np.float32)
+    for row in rows:
+        total += np.asarray(row, dtype=np.float32)
     mean: NDArray[np.float32] = (total / max(len(rows), 1)).astype(np.float32)
     return mean
 

@@ -55,8 +55,8 @@ def load_part(path: Path | str, sha256: str, key: bytes | None = None) -> Stored
     Raises:
         DataDamagedError: the file is missing or does not have this hash; or it is sealed under another key.
     """
-    found = open_part(path, sha256, key)
-    return _from_npz(Path(path), sha256, key) if found is None else found.whole()
+    part = open_part(path, sha256, key)
+    return _from_npz(Path(path), sha256, key) if part is None else part.whole()
 
 
 def count_of(path: Path | str, sha256: str, key: bytes | None = None) -> tuple[int, int]:
@@ -100,8 +100,8 @@ def _from_npz(path: Path, sha256: str, key: bytes | None) -> StoredPart:
                 raise DataDamagedError("a stored part of the data set differs from the registered one")
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
-                found = dict(arrays)
-                return replace(_assembled(found), user=found.get("user"))
+                columns = dict(arrays)
+                return replace(_assembled(columns), user=columns.get("user"))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         raise DataDamagedError("a stored part of the data set cannot be read") from None
 

@@ -62,7 +62,7 @@ class PartFile:
     def whole(self) -> StoredPart:
         """All records in memory, each chunk checked."""
         n, layout = len(self), self.layout
-        out = {name: np.empty(self._entries(name), dtype=of) for name, of in layout.types.items()}
+        out = {name: np.empty(self._entries(name), dtype=dtype) for name, dtype in layout.types.items()}
         at = dict.fromkeys(out, 0)
         for number, row in enumerate(self._chunks):
             content = self._blob.read(int(row["offset"]), int(row["length"]))
@@ -70,9 +70,9 @@ class PartFile:
             columns = self._columns(row, content)
             if "ends" in columns:
                 columns["ends"] = columns["ends"][1:] + (out["ends"][at["ends"] - 1] if at["ends"] else 0)
-            for name, found in columns.items():
-                out[name][at[name] : at[name] + len(found)] = found
-                at[name] += len(found)
+            for name, column in columns.items():
+                out[name][at[name] : at[name] + len(column)] = column
+                at[name] += len(column)
         return _part(layout, out, n)
 
     def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
@@ -84,9 +84,9 @@ class PartFile:
         """
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
             raise IndexError("there is no record with this number")
-        most = self._blob.rows_at_once or max(1, len(numbers))
-        starts = range(0, max(1, len(numbers)), most)
-        return joined([self._rows(numbers[start : start + most]) for start in starts])
+        at_once = self._blob.rows_at_once or max(1, len(numbers))
+        starts = range(0, max(1, len(numbers)), at_once)
+        return joined([self._rows(numbers[start : start + at_once]) for start in starts])
 
     def announce(self, numbers: NDArray[np.int64]) -> None:
         """Tells the kernel that `rows` reads these records soon. Reads nothing.
@@ -99,23 +99,23 @@ class PartFile:
         starts, lengths = [self._chunks["offset"][new]], [self._chunks["length"][new]]
         if self._again:
             seen = self._seen[chunks]
-            for name, of in self.layout.types.items():
+            for name, dtype in self.layout.types.items():
                 if name not in LISTS:
                     width, count = (self.layout.sizes[0],) * 2 if name == "x" else (1, 2 if name == "ends" else 1)
-                    at = self._places(name, chunks[seen], of) + within[seen] * width
-                    starts.append(at * of.itemsize)
-                    lengths.append(np.full(len(at), count * of.itemsize))
+                    at = self._places(name, chunks[seen], dtype) + within[seen] * width
+                    starts.append(at * dtype.itemsize)
+                    lengths.append(np.full(len(at), count * dtype.itemsize))
         self._blob.announce(np.concatenate(starts).astype(np.int64), np.concatenate(lengths).astype(np.int64))
 
     def _rows(self, numbers: NDArray[np.int64]) -> StoredPart:
         chunks, within = np.divmod(numbers, self.layout.chunk_rows)
         self._check(chunks)
         out: dict[str, NDArray[Any]] = {}
-        for name, of in self.layout.types.items():
+        for name, dtype in self.layout.types.items():
             if name == "x":
                 out["x"] = self._dense(chunks, within)
             elif name in ("y", "user", "slot", "user_row", "item_row"):
-                words, places = self._words(of, self._places(name, chunks, of) + within)
+                words, places = self._words(dtype, self._places(name, chunks, dtype) + within)
                 out[name] = words[places]
         if "ends" in self.layout.types:
             self._lists(chunks, within, out)
@@ -127,9 +127,9 @@ class PartFile:
         for number, row in enumerate(self._chunks):
             content = self._blob.read(int(row["offset"]), int(row["length"]))
             self._compare(number, content)
-            found = self._columns(row, content)[name]
-            out[at : at + len(found)] = found
-            at += len(found)
+            column = self._columns(row, content)[name]
+            out[at : at + len(column)] = column
+            at += len(column)
         return out
 
     @property
@@ -145,12 +145,12 @@ class PartFile:
     def _columns(self, row: NDArray[Any], content: bytes) -> dict[str, NDArray[Any]]:
         """Views of a checked chunk's buffers; `ends` begins with 0."""
         rows, entries = int(row["rows"]), int(row["entries"])
-        found = {}
-        for name, of in self.layout.types.items():
+        columns = {}
+        for name, dtype in self.layout.types.items():
             count = {"x": rows * (self.layout.sizes or (0,))[0], "ends": rows + 1}.get(name, rows)
             count = entries if name in LISTS else count
-            found[name] = np.frombuffer(content, of, count, int(row[name]))
-        return found
+            columns[name] = np.frombuffer(content, dtype, count, int(row[name]))
+        return columns
 
     def _check(self, chunks: NDArray[np.int64]) -> None:
         """Checks those of the chunks that were not read before."""
@@ -166,28 +166,28 @@ class PartFile:
         self._seen[number] = True
 
     def _words(
-        self, of: np.dtype[Any], places: NDArray[np.int64], counts: NDArray[np.int64] | int = 1
+        self, dtype: np.dtype[Any], places: NDArray[np.int64], counts: NDArray[np.int64] | int = 1
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Numbers of one type that hold `counts` of them from each place of the file on, and where those are in them.
 
         Arrow aligns every buffer to 8 bytes.
         """
-        held, found = self._blob.gathered(places * of.itemsize, counts * of.itemsize)
-        return held[: len(held) // of.itemsize * of.itemsize].view(of), found // of.itemsize
+        offsets, gathered = self._blob.gathered(places * dtype.itemsize, counts * dtype.itemsize)
+        return offsets[: len(offsets) // dtype.itemsize * dtype.itemsize].view(dtype), gathered // dtype.itemsize
 
-    def _places(self, name: str, chunks: NDArray[np.int64], of: np.dtype[Any]) -> NDArray[np.int64]:
+    def _places(self, name: str, chunks: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[np.int64]:
         """Where a buffer of each chunk begins, counted in numbers of its type."""
         if name not in self._starts:
-            self._starts[name] = (self._chunks["offset"] + self._chunks[name]) // of.itemsize
+            self._starts[name] = (self._chunks["offset"] + self._chunks[name]) // dtype.itemsize
         return self._starts[name][chunks]
 
     def _dense(self, chunks: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.float32]:
-        width, of = self.layout.sizes[0], self.layout.types["x"]
+        width, dtype = self.layout.sizes[0], self.layout.types["x"]
         if not len(chunks):
             return np.empty((0, width), dtype=np.float32)
-        words, starts = self._words(of, self._places("x", chunks, of) + within * width, width)
-        found: NDArray[np.float32] = np.lib.stride_tricks.sliding_window_view(words, width)[starts]
-        return found
+        words, starts = self._words(dtype, self._places("x", chunks, dtype) + within * width, width)
+        rows: NDArray[np.float32] = np.lib.stride_tricks.sliding_window_view(words, width)[starts]
+        return rows
 
     def _lists(self, chunks: NDArray[np.int64], within: NDArray[np.int64], out: dict[str, NDArray[Any]]) -> None:
         """Gathers the lists of each record: their ends in the result, and their numbers one after the other."""
@@ -226,5 +226,5 @@ def _features(layout: Layout, columns: Columns, n: int) -> Features:
         case "texts":
             return Texts(columns["utf8"], columns["ends"])
         case "dense":
-            found: NDArray[np.float32] = columns["x"].reshape(n, layout.sizes[0])
-            return found
+            features: NDArray[np.float32] = columns["x"].reshape(n, layout.sizes[0])
+            return features

@@ -117,16 +117,16 @@ class PartWriter:
         content = batch.serialize()
         self._writer.write_batch(batch)
         offset = self._sink.tell() - content.size
-        read = pa.ipc.read_record_batch(content, self._schema)
-        places = _places(read, content.address)
+        reread = pa.ipc.read_record_batch(content, self._schema)
+        places = _places(reread, content.address)
         numbers = (offset, content.size, _entries(part), len(part.y), *(places[name] for name in self._layout.buffers))
         row = row_of(self._layout, numbers)
         row["sha256"] = leaf_of(row, content)
         self._rows_of_index += row.tobytes()
 
 
-def _field(name: str, of: pa.DataType) -> pa.Field:
-    return pa.field(name, of, nullable=False)
+def _field(name: str, arrow_type: pa.DataType) -> pa.Field:
+    return pa.field(name, arrow_type, nullable=False)
 
 
 def _schema(layout: Layout) -> pa.Schema:
@@ -156,20 +156,20 @@ def _columns(part: StoredPart, schema: pa.Schema) -> list[pa.Array]:
         columns.append(_array(part.user))
     if part.slot is not None:
         columns.append(_array(part.slot.numbers))
-    of = schema.field(len(columns)).type
+    arrow_type = schema.field(len(columns)).type
     if isinstance(x, Pairs):
         return [*columns, _array(x.users), _array(x.items)]
     if isinstance(x, Csr):
         entries = pa.StructArray.from_arrays(
-            [_array(x.indices), _array(x.data)], fields=[of.value_type.field(0), of.value_type.field(1)]
+            [_array(x.indices), _array(x.data)], fields=[arrow_type.value_type.field(0), arrow_type.value_type.field(1)]
         )
-        return [*columns, pa.LargeListArray.from_arrays(_array(x.indptr), entries, type=of)]
+        return [*columns, pa.LargeListArray.from_arrays(_array(x.indptr), entries, type=arrow_type)]
     if isinstance(x, Sequences):
-        return [*columns, pa.LargeListArray.from_arrays(_array(_offsets(x.ends)), _array(x.items), type=of)]
+        return [*columns, pa.LargeListArray.from_arrays(_array(_offsets(x.ends)), _array(x.items), type=arrow_type)]
     if isinstance(x, Texts):
         texts = pa.py_buffer(np.ascontiguousarray(x.utf8))
         return [*columns, pa.LargeStringArray.from_buffers(len(x.ends), pa.py_buffer(_offsets(x.ends)), texts)]
-    return [*columns, pa.FixedSizeListArray.from_arrays(_array(x.reshape(-1)), type=of)]
+    return [*columns, pa.FixedSizeListArray.from_arrays(_array(x.reshape(-1)), type=arrow_type)]
 
 
 def _array(values: NDArray[Any]) -> pa.Array:
@@ -192,10 +192,10 @@ def _entries(part: StoredPart) -> int:
 
 def _places(batch: pa.RecordBatch, start: int) -> dict[str, int]:
     """Where each buffer begins in the batch's bytes; 0 for one that is empty."""
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
 
     def note(buffer: pa.Buffer | None, name: str) -> None:
-        found[name] = buffer.address - start if buffer is not None and buffer.size else 0
+        places[name] = buffer.address - start if buffer is not None and buffer.size else 0
 
     for name in batch.schema.names:
         column = batch.column(name)
@@ -210,7 +210,7 @@ def _places(batch: pa.RecordBatch, start: int) -> dict[str, int]:
                 note(part.buffers()[1], called)
         else:
             note(column.buffers()[-1], name)
-    return found
+    return places
 
 
 def _entry_columns(entries: pa.StructArray) -> tuple[tuple[pa.Array, str], tuple[pa.Array, str]]:

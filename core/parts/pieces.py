@@ -71,12 +71,12 @@ def _rows(x: Features, at: NDArray[np.bool_] | NDArray[np.int64]) -> Features:
     if isinstance(x, np.ndarray):
         return x[at]
     lengths = np.diff(_ends(x), prepend=0)
-    kept, ends = _entries(lengths, at), np.cumsum(lengths[at], dtype=np.int64)
+    entries, ends = _entries(lengths, at), np.cumsum(lengths[at], dtype=np.int64)
     if isinstance(x, Texts):
-        return Texts(x.utf8[kept], ends)
+        return Texts(x.utf8[entries], ends)
     if isinstance(x, Sequences):
-        return Sequences(x.items[kept], ends, x.size)
-    return _csr(x.indices[kept], x.data[kept], ends, x.shape[1])
+        return Sequences(x.items[entries], ends, x.size)
+    return _csr(x.indices[entries], x.data[entries], ends, x.shape[1])
 
 
 def _entries(
@@ -115,11 +115,11 @@ def _joined(all_x: Sequence[Features]) -> Features:
     if isinstance(first, Pairs):
         pairs = [x for x in all_x if isinstance(x, Pairs)]
         return Pairs(np.concatenate([x.users for x in pairs]), np.concatenate([x.items for x in pairs]), first.sizes)
-    before, ends = 0, []
+    offset, ends = 0, []
     for x in all_x:
-        own = _ends(x)
-        ends.append(own + before)
-        before += int(own[-1]) if len(own) else 0
+        row_ends = _ends(x)
+        ends.append(row_ends + offset)
+        offset += int(row_ends[-1]) if len(row_ends) else 0
     together = np.concatenate(ends)
     if isinstance(first, Texts):
         return Texts(np.concatenate([x.utf8 for x in all_x if isinstance(x, Texts)]), together)

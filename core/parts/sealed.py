@@ -91,11 +91,11 @@ class Header:
     @classmethod
     def of(cls, descriptor: int) -> Header | None:
         """That of an open file; None if it is not sealed."""
-        found = os.pread(descriptor, HEADER_BYTES, 0)
-        if not found.startswith(MAGIC) or len(found) < HEADER_BYTES:
+        header = os.pread(descriptor, HEADER_BYTES, 0)
+        if not header.startswith(MAGIC) or len(header) < HEADER_BYTES:
             return None
-        first, second = (found[place : place + WRAP_BYTES] for place in PLACES)
-        return cls(found[:PUBLIC_BYTES], (first, second))
+        first, second = (header[place : place + WRAP_BYTES] for place in PLACES)
+        return cls(header[:PUBLIC_BYTES], (first, second))
 
     @property
     def kind(self) -> Kind:
@@ -344,13 +344,13 @@ class _Reader(io.RawIOBase):
     def readinto(self, buffer: object, /) -> int:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         if self._sealed is not None:
-            found = self._sealed.read(self._at, len(view))
+            content = self._sealed.read(self._at, len(view))
         elif self._pieces is not None:
-            found = os.pread(self._descriptor, len(view), HEADER_BYTES + self._at)
-            found = self._pieces.turned(self._at, found)
-        view[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+            content = os.pread(self._descriptor, len(view), HEADER_BYTES + self._at)
+            content = self._pieces.turned(self._at, content)
+        view[: len(content)] = content
+        self._at += len(content)
+        return len(content)
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -26,20 +26,20 @@ def shape_functions(weight: NDArray[np.float64], features: TableFeatures, task: 
     Args:
         weight: (outputs, features.width).
     """
-    names, shown = _outputs(weight, task)
+    names, outputs = _outputs(weight, task)
     blocks = {column.name: places_of(column) for column in features.columns}
-    found, at = [], 0
+    functions, at = [], 0
     for column in features.columns:
-        part = shown[:, at : at + column.width]
+        part = outputs[:, at : at + column.width]
         if not _has_blocks(column):  # a line over the range
             part = part[:, :1] * np.array([-1.0, 1.0])
-        found.append(_function((column.name,), (_labels(column),), names, part))
+        functions.append(_function((column.name,), (_labels(column),), names, part))
         at += column.width
     for first, second in features.pairs:
         size = len(blocks[first]) * len(blocks[second])
-        found.append(_function((first, second), (blocks[first], blocks[second]), names, shown[:, at : at + size]))
+        functions.append(_function((first, second), (blocks[first], blocks[second]), names, outputs[:, at : at + size]))
         at += size
-    return found
+    return functions
 
 
 def places_of(column: NumberColumn | DateColumn | CategoryColumn) -> tuple[str, ...]:
@@ -50,8 +50,8 @@ def places_of(column: NumberColumn | DateColumn | CategoryColumn) -> tuple[str, 
         return LINE[:1] if column.width == 1 else (LINE[0], "missing")
     edges = [f"{edge:.4g}" for edge in column.edges] if isinstance(column, NumberColumn) else []
     between = (f"{low} to {high}" for low, high in pairwise(edges))
-    own = ("missing",) if column.missing == "own" else ()
-    return (f"below {edges[0]}", *between, f"from {edges[-1]}", *own)
+    missing = ("missing",) if column.missing == "own" else ()
+    return (f"below {edges[0]}", *between, f"from {edges[-1]}", *missing)
 
 
 def _labels(column: NumberColumn | DateColumn | CategoryColumn) -> tuple[str, ...]:

@@ -107,8 +107,8 @@ class SortedDigests:
         with readable(self._path, None if self._key is None else self._key.key).open("rb") as file:
             first = 0
             while first < RANGES:
-                before = rows[first - 1] if first else 0
-                end = max(first + 1, int(np.searchsorted(rows, before + MERGED_ROWS, side="right")))
+                previous = rows[first - 1] if first else 0
+                end = max(first + 1, int(np.searchsorted(rows, previous + MERGED_ROWS, side="right")))
                 yield self._merged(file, bounds[:, first], bounds[:, end])
                 first = end
 
@@ -144,24 +144,24 @@ def _bounds(run: Ascending) -> NDArray[np.int64]:
     return np.append(np.searchsorted(run.digests[:, 0], STARTS), len(run.digests))
 
 
-def common(some: Iterable[Ascending], others: Iterable[Ascending]) -> int:
+def common(some: Iterable[Ascending], more_digests: Iterable[Ascending]) -> int:
     """How many of some digests are among others; repeated ones count as often as they are."""
-    found, rest = 0, iter(others)
-    other = next(rest, None)
+    count, remaining = 0, iter(more_digests)
+    other = next(remaining, None)
     for block in some:
         start = 0
         while other is not None and start < len(block.digests):
             if not len(other.digests):
-                other = next(rest, None)
+                other = next(remaining, None)
                 continue
             last = _as_bytes(other.digests[-1:])
             end = int(np.searchsorted(_as_bytes(block.digests), last, side="right")[0])
             same = np.isin(_as_bytes(block.digests[start:end]), _as_bytes(other.digests))
-            found += int(np.sum(block.counts[start:end][same]))
+            count += int(np.sum(block.counts[start:end][same]))
             start = max(start, end)
             if start < len(block.digests):
-                other = next(rest, None)
-    return found
+                other = next(remaining, None)
+    return count
 
 
 def squares(sorted_digests: Iterable[Ascending]) -> int:

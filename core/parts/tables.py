@@ -88,9 +88,9 @@ class ContentCoder(CellCoder):
 
 
 def _as_number(cell: str, number: Callable[[Any], float]) -> float | None:
-    for read in (number, text_number):
+    for reader in (number, text_number):
         with suppress(TypeError, ValueError, OverflowError):
-            return read(cell)
+            return reader(cell)
     return None
 
 
@@ -122,8 +122,8 @@ def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.in
     for place, column in enumerate(features.columns):
         values = cells[:, place].astype(np.float64)
         if isinstance(column, CategoryColumn) or (isinstance(column, NumberColumn) and column.bins is not None):
-            chosen = _value(values, column) if isinstance(column, CategoryColumn) else _bin(values, column)
-            places[:, entry] = at + chosen
+            coded = _value(values, column) if isinstance(column, CategoryColumn) else _bin(values, column)
+            places[:, entry] = at + coded
             entry += 1
         else:
             places[:, entry : entry + column.width] = np.arange(at, at + column.width)
@@ -225,7 +225,7 @@ def _bin(values: NDArray[np.float64], column: NumberColumn) -> NDArray[np.int64]
 
 def _value(values: NDArray[np.float64], column: CategoryColumn) -> NDArray[np.int64]:
     """The place of each declared value; other ones have the last."""
-    known = (values >= 0) & (values < len(column.values)) & (values == np.floor(values))
-    if not known.all() and (column.width == len(column.values) or (values[~known] != OTHER).any()):
+    is_declared = (values >= 0) & (values < len(column.values)) & (values == np.floor(values))
+    if not is_declared.all() and (column.width == len(column.values) or (values[~is_declared] != OTHER).any()):
         raise ValueError("a stored cell is none of the declared values")
-    return np.where(known, values, column.width - 1).astype(np.int64)
+    return np.where(is_declared, values, column.width - 1).astype(np.int64)

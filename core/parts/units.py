@@ -63,7 +63,7 @@ def save_people(
     path: Path,
     words: NDArray[np.uint64],
     numbers: NDArray[np.int64],
-    kept: NDArray[np.int64],
+    stays: NDArray[np.int64],
     key: DataKey | None = None,
 ) -> str:
     """Writes a file of people, as `save` does.
@@ -73,7 +73,7 @@ def save_people(
         numbers, kept: (n,).
     """
     people = np.empty(len(words), dtype=PERSON)
-    people["digest"], people["number"], people["kept"] = _digests(words), numbers, kept
+    people["digest"], people["number"], people["kept"] = _digests(words), numbers, stays
     content = PEOPLE_FILE + people[np.argsort(people["digest"])].tobytes()
     with create(path, key) as file:
         file.write(content)
@@ -117,22 +117,22 @@ def known(words: NDArray[np.uint64], earlier: Sequence[Saved]) -> Known:
     """
     digests = _digests(words)
     order = np.argsort(digests)
-    own = digests[order]
-    found = Known(np.full(len(words), -1), np.zeros(len(words), dtype=np.int64))
-    for each in earlier:
-        with _Sorted(each) as file:
+    ordered = digests[order]
+    result = Known(np.full(len(words), -1), np.zeros(len(words), dtype=np.int64))
+    for saved in earlier:
+        with _Sorted(saved) as file:
             if file.type is not PERSON:
                 raise DataDamagedError(CHANGED)
             for people in file.rest():
-                start = np.searchsorted(own, people["digest"][0])
-                end = np.searchsorted(own, people["digest"][-1], side="right")
-                places = np.searchsorted(people["digest"], own[start:end])
-                same = people["digest"][places] == own[start:end]
-                mine, theirs = order[start:end][same], people[places[same]]
-                found.numbers[mine] = theirs["number"]
-                found.kept[mine] += theirs["kept"]
+                start = np.searchsorted(ordered, people["digest"][0])
+                end = np.searchsorted(ordered, people["digest"][-1], side="right")
+                places = np.searchsorted(people["digest"], ordered[start:end])
+                same = people["digest"][places] == ordered[start:end]
+                mine, their_people = order[start:end][same], people[places[same]]
+                result.numbers[mine] = their_people["number"]
+                result.kept[mine] += their_people["kept"]
             file.finish()
-    return found
+    return result
 
 
 def is_of_people(file: Named) -> bool:
@@ -148,28 +148,28 @@ def is_of_people(file: Named) -> bool:
         raise DataDamagedError(UNREADABLE) from None
 
 
-def shared(some: Saved, others: Saved) -> int:
+def shared(some: Saved, more_people: Saved) -> int:
     """How many digests two files have in common: a merge of two sorted files, in memory of a few blocks of `AT_ONCE`.
 
     Raises:
         DataDamagedError: one is missing or differs from the registered one.
     """
-    with _Sorted(some) as one, _Sorted(others) as other:
-        found = 0
-        while len(mine := one.front()) and len(theirs := other.front()):
-            last = min(mine["digest"][-1], theirs["digest"][-1])
-            found += _common(one.take(last)["digest"], other.take(last)["digest"])
-        for each in (one, other):
-            each.finish()
-    return found
+    with _Sorted(some) as one, _Sorted(more_people) as other:
+        count = 0
+        while len(mine := one.front()) and len(their_digests := other.front()):
+            last = min(mine["digest"][-1], their_digests["digest"][-1])
+            count += _common(one.take(last)["digest"], other.take(last)["digest"])
+        for side in (one, other):
+            side.finish()
+    return count
 
 
-def _common(some: NDArray[np.bytes_], others: NDArray[np.bytes_]) -> int:
+def _common(some: NDArray[np.bytes_], more_digests: NDArray[np.bytes_]) -> int:
     """How many of some sorted digests are among other sorted ones."""
-    if len(others) == 0:
+    if len(more_digests) == 0:
         return 0
-    places = np.minimum(np.searchsorted(others, some), len(others) - 1)
-    return int(np.count_nonzero(others[places] == some))
+    places = np.minimum(np.searchsorted(more_digests, some), len(more_digests) - 1)
+    return int(np.count_nonzero(more_digests[places] == some))
 
 
 class _Sorted:

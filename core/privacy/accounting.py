@@ -78,12 +78,12 @@ def basic(request: CompareRequest) -> BasicSum:
     if not request.events:
         return BasicSum(epsilon=0.0)
     delta = request.delta / sum(count for _, count in request.jobs)
-    alike, one_of = Counter[tuple[tuple[Leaf, int], ...]](), dict[tuple[tuple[Leaf, int], ...], Event]()
+    by_leaves, one_of = Counter[tuple[tuple[Leaf, int], ...]](), dict[tuple[tuple[Leaf, int], ...], Event]()
     for event, count in request.jobs:
         leaves = tuple(sorted(events.leaves(event).items()))
-        alike[leaves] += count
+        by_leaves[leaves] += count
         one_of[leaves] = event
-    return BasicSum(epsilon=math.fsum(count * _own(one_of[leaves], delta) for leaves, count in alike.items()))
+    return BasicSum(epsilon=math.fsum(count * _own(one_of[leaves], delta) for leaves, count in by_leaves.items()))
 
 
 def _own(event: Event, delta: float) -> float:

@@ -46,24 +46,24 @@ def noise_multiplier(
     target_delta: float,
     sample_rate: float,
     steps: int,
-    others: Sequence[Event] = (),
+    other_events: Sequence[Event] = (),
 ) -> float:
-    """Returns a σ at which `steps` noisy sums, composed with `others`, are (ε, δ)-DP with ε ≤ target_epsilon.
+    """Returns a σ at which `steps` noisy sums, composed with `other_events`, are (ε, δ)-DP with ε ≤ target_epsilon.
 
     Args:
         target_epsilon: ε > 0, finite.
         target_delta: δ in (0, 1).
         sample_rate: q in (0, 1]; 1 for full batch.
         steps: T ≥ 1.
-        others: events with fixed noise; the same account pays for them out of the same target.
+        other_events: events with fixed noise; the same account pays for them out of the same target.
 
     Returns:
         σ in [0.1, 1e5], the noise's std over the sensitivity. Public: a function of the plan alone.
 
     Raises:
-        InvalidRequest: the target is not a positive number, `others` alone cost more, or no σ in the range meets it.
+        InvalidRequest: the target is not a positive number, `other_events` alone cost more, or no σ in the range meets it.
     """
-    return calibrate(target_epsilon, target_delta, sample_rate, steps, others).noise_multiplier
+    return calibrate(target_epsilon, target_delta, sample_rate, steps, other_events).noise_multiplier
 
 
 def calibrate(
@@ -88,9 +88,9 @@ def calibrate(
     others_mu = gdp.mu_of_event(events.composed(others)) or 0.0
     left = gdp.mu_from_epsilon(target_epsilon, target_delta) ** 2 - others_mu**2
     if left <= 0.0:
-        least = math.ceil(1e4 * gdp.epsilon_from_mu(others_mu, target_delta)) / 1e4
+        lowest = math.ceil(1e4 * gdp.epsilon_from_mu(others_mu, target_delta)) / 1e4
         detail = (
-            f"the evaluation alone costs ε = {least:g}: ask for a larger target_epsilon than that, or lower noise_mu"
+            f"the evaluation alone costs ε = {lowest:g}: ask for a larger target_epsilon than that, or lower noise_mu"
         )
         raise InvalidRequest.at(_TARGET, detail)
     queries = steps + double_steps
@@ -163,7 +163,7 @@ def _solve(epsilon_at: EpsilonAt, target: float, window: tuple[float, float], st
     ε(σ) falls like a power of σ, so the secant of the logarithms is nearly the curve. If rounding makes ε(σ) too
     ragged to hit the window, returns the best σ on the safe side.
     """
-    least, most = target * window[0], target * window[1]
+    lower, upper = target * window[0], target * window[1]
     floor, ceiling = math.log(SIGMA_MIN), math.log(SIGMA_MAX)
     low, high = floor, ceiling
     x, slope = min(max(math.log(start.sigma), low), high), start.slope
@@ -171,13 +171,13 @@ def _solve(epsilon_at: EpsilonAt, target: float, window: tuple[float, float], st
     last: tuple[float, float] | None = None
     for _ in range(_TRIES):
         epsilon = epsilon_at(math.exp(x))
-        y = math.log(max(epsilon, 1e-300)) - 0.5 * math.log(least * most)
+        y = math.log(max(epsilon, 1e-300)) - 0.5 * math.log(lower * upper)
         y = min(max(y, -_STRIDE), _STRIDE)
         if last is not None and (y - last[1]) / (x - last[0]) < -0.2:
             slope = (y - last[1]) / (x - last[0])
-        if epsilon <= most and (best is None or epsilon > best.epsilon):
+        if epsilon <= upper and (best is None or epsilon > best.epsilon):
             best = _Trial(math.exp(x), epsilon, slope)
-            if epsilon >= least:
+            if epsilon >= lower:
                 return best
         low, high = (x, high) if y > 0.0 else (low, x)
         if high <= floor:

@@ -104,15 +104,15 @@ def coins(job_id: str, canaries: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(bits, dtype=np.uint8))[:canaries].astype(np.bool_)
 
 
-def public_words(job_id: str, what: str, count: int) -> NDArray[np.uint64]:
-    """The first `count` words that a job's synthetic records are made of: SHAKE-256 of `what` and the job's id.
+def public_words(job_id: str, purpose: str, count: int) -> NDArray[np.uint64]:
+    """The first `count` words that a job's synthetic records are made of: SHAKE-256 of `purpose` and the job's id.
 
     >>> public_words("job_a", "labels", 2).tolist() == public_words("job_a", "labels", 3).tolist()[:2]
     True
     """
     import numpy as np  # noqa: PLC0415
 
-    stream = hashlib.shake_256(DOMAIN + f"{what}/{job_id}".encode()).digest(8 * count)
+    stream = hashlib.shake_256(DOMAIN + f"{purpose}/{job_id}".encode()).digest(8 * count)
     return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
 
 
@@ -142,10 +142,10 @@ def found(
     inside = coins(job_id, canaries)
     guesses, right = _guessed(scores[:canaries], inside)
     if kind == "gradients":
-        shown = _by_rates(scores, inside, steps, charged.delta)
+        finding = _by_rates(scores, inside, steps, charged.delta)
     else:
-        shown = _by_guesses(canaries, guesses, right, steps, charged.delta)
-    epsilon = max(one_run.epsilon_at_least(canaries, guesses, right, charged.delta, SHARE), shown.epsilon)
+        finding = _by_guesses(canaries, guesses, right, steps, charged.delta)
+    epsilon = max(one_run.epsilon_at_least(canaries, guesses, right, charged.delta, SHARE), finding.epsilon)
     return Finding(
         kind=kind,
         canaries=canaries,
@@ -155,8 +155,8 @@ def found(
         right=right,
         charged=charged,
         epsilon_at_least=epsilon,
-        mu_at_least=shown.mu if gdp.mu_of_event(steps) is not None else None,
-        exceeded=shown.exceeded,
+        mu_at_least=finding.mu if gdp.mu_of_event(steps) is not None else None,
+        exceeded=finding.exceeded,
         statement=f"charged {math.ceil(100.0 * charged.value) / 100.0:.2f}; the audit found at least "
         f"{math.floor(100.0 * epsilon) / 100.0:.2f} ({100.0 * CONFIDENCE:.0f} %)",
     )

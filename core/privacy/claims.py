@@ -241,9 +241,9 @@ def _mu_of_pure(epsilon: float) -> float:
 
 
 def _log_sum(one: float, other: float) -> float:
-    most = max(one, other)
-    return most + math.log(math.exp(one - most) + math.exp(other - most))
+    larger = max(one, other)
+    return larger + math.log(math.exp(one - larger) + math.exp(other - larger))
 
 
-def _refused(why: str) -> InvalidRequest:
-    return InvalidRequest.at(MECHANISM, why)
+def _refused(reason: str) -> InvalidRequest:
+    return InvalidRequest.at(MECHANISM, reason)

@@ -127,8 +127,8 @@ def _training_of(spec: JobSpec, facts: PublicFacts) -> TrainingPlan:
 
 def _truncation(spec: JobSpec, facts: PublicFacts) -> Truncation | None:
     """Returns the bound on batches, and the units that registration admits."""
-    most = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
-    return None if most is None else Truncation(records=facts.slots, largest_batch=most)
+    largest = spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
+    return None if largest is None else Truncation(records=facts.slots, largest_batch=largest)
 
 
 def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig, *, mean_given: bool = False) -> None:
@@ -145,25 +145,25 @@ def check_agreement(spec: JobSpec, facts: PublicFacts, stored: MechanismConfig, 
         PrivacyError: the two differ.
     """
     try:
-        asked = plan_request(spec, facts)
-        if asked is not None and mean_given:
-            others = tuple(each for each in asked.releases if not isinstance(each, NoisyMean))
-            asked = asked.model_copy(update={"releases": others})
-        derived = None if asked is None else _with_choices(asked, stored)
+        request = plan_request(spec, facts)
+        if request is not None and mean_given:
+            releases = tuple(each for each in request.releases if not isinstance(each, NoisyMean))
+            request = request.model_copy(update={"releases": releases})
+        derived = None if request is None else _with_choices(request, stored)
     except (InvalidRequest, ValidationError):
         derived = None
     if derived != stored:
         raise PrivacyError("the job's specification and its stored mechanism differ")
 
 
-def _with_choices(asked: PlanRequest, stored: MechanismConfig) -> MechanismConfig:
+def _with_choices(request: PlanRequest, stored: MechanismConfig) -> MechanismConfig:
     """Returns the requested mechanism with admission's choices filled in."""
-    training, chosen = asked.training, stored.training.adaptive
-    if training.adaptive is not None and training.adaptive.count_noise_multiplier is None and chosen is not None:
-        noise = {"count_noise_multiplier": chosen.count_noise_multiplier}
+    training, adaptive = request.training, stored.training.adaptive
+    if training.adaptive is not None and training.adaptive.count_noise_multiplier is None and adaptive is not None:
+        noise = {"count_noise_multiplier": adaptive.count_noise_multiplier}
         training = training.model_copy(update={"adaptive": training.adaptive.model_copy(update=noise)})
-    sigma = asked.noise_multiplier or stored.training.noise_multiplier
-    return asked.model_copy(update={"training": training}).mechanism(sigma)
+    sigma = request.noise_multiplier or stored.training.noise_multiplier
+    return request.model_copy(update={"training": training}).mechanism(sigma)
 
 
 def delayed_of(optimizer: Optimizer) -> DelayedMechanism | None:
@@ -202,18 +202,18 @@ def scores_of(evaluation: Evaluation | None, facts: PublicFacts, model: Model) -
         "ranks": token_ranks(evaluation, model),
         "cutoff": evaluation.ranking.k if evaluation.ranking else None,
     }
-    named = evaluation.sensitivities(classes=facts.classification)
-    own = {"macro_f1": {"classes": facts.outputs}}
+    bounds = evaluation.sensitivities(classes=facts.classification)
+    details = {"macro_f1": {"classes": facts.outputs}}
     return tuple(
-        SCORE.validate_python(common | {"what": what, "sensitivity": bound} | own.get(what, {}))
-        for what, bound in named.items()
+        SCORE.validate_python(common | {"what": name, "sensitivity": bound} | details.get(name, {}))
+        for name, bound in bounds.items()
     )
 
 
 def before_of(model: Model, records: int) -> tuple[BeforeFirstStep, ...]:
     """Returns the model's releases about the training part before the first step."""
-    found = (each.of(model, records) for each in BEFORE)
-    return tuple(each for each in found if each is not None)
+    statistics = (each.of(model, records) for each in BEFORE)
+    return tuple(each for each in statistics if each is not None)
 
 
 def default_delta(records: int) -> float:

@@ -85,24 +85,24 @@ def releases_of(request: StudyRequest) -> list[Released]:
 
 
 def _released(request: StudyRequest, number: int, run: StudyRun) -> Released:
-    before = [each.event for each in request.before(number)]
+    events_before = [each.event for each in request.before(number)]
     scores = {name: [each.event for each in run.releases if each.account == name] for name in ("train", "holdout")}
-    return Released(train=(*before, *scores["train"]), holdout=tuple(scores["holdout"]))
+    return Released(train=(*events_before, *scores["train"]), holdout=tuple(scores["holdout"]))
 
 
 def others_of(request: StudyRequest, released: list[Released]) -> list[Event]:
     """For a Poisson-sampled study: all events but the trainings that share the rest of the total."""
     training = request.training
-    others = [event for each in released for event in each.train]
+    events_of = [event for each in released for event in each.train]
     for run in request.runs:
         if run.level is not None:
             sigma = _at_level(request, request.levels[run.level]).noise_multiplier
-            others.append(events.gradient_sums(training.sample_rate, sigma, training.steps, training.double_steps()))
-    return others
+            events_of.append(events.gradient_sums(training.sample_rate, sigma, training.steps, training.double_steps()))
+    return events_of
 
 
-def _charge(filter_: Filter, done: tuple[Event, ...]) -> int:
-    return sum(filter_.charge_event(event) for event in done)
+def _charge(filter_: Filter, events_done: tuple[Event, ...]) -> int:
+    return sum(filter_.charge_event(event) for event in events_done)
 
 
 def _full_batch(request: StudyRequest, filter_: Filter, scores: list[int]) -> list[Share]:
@@ -115,12 +115,12 @@ def _full_batch(request: StudyRequest, filter_: Filter, scores: list[int]) -> li
     else:
         fixed = sum(scores) + sum(levels[run.level] for run in runs if run.level is not None)
         sharers = [number for number, run in enumerate(runs) if run.level is None]
-        least = _least_share(request, filter_)
-        if total - fixed < least * len(sharers):
-            raise _too_small(_smallest_gdp_total(request, filter_, fixed + least * len(sharers)))
-        each, rest = divmod(total - fixed, len(sharers))
-        shares = [levels[run.level] if run.level is not None else each for run in runs]
-        for number in sharers[:rest]:
+        smallest = _least_share(request, filter_)
+        if total - fixed < smallest * len(sharers):
+            raise _too_small(_smallest_gdp_total(request, filter_, fixed + smallest * len(sharers)))
+        unit_share, remainder = divmod(total - fixed, len(sharers))
+        shares = [levels[run.level] if run.level is not None else unit_share for run in runs]
+        for number in sharers[:remainder]:
             shares[number] += 1
     for share, run in dict(zip(shares, runs, strict=True)).items():
         _check_noise(request, filter_, run, share)
@@ -134,25 +134,25 @@ def _sampled(request: StudyRequest, filter_: Filter, released: list[Released]) -
     delta, training = request.target_delta, request.training
     steps, rate, double = training.steps, training.sample_rate, training.double_steps()
     at_level = [_at_level(request, level) for level in request.levels]
-    others, sharers = others_of(request, released), request.sharers
+    other_events, sharers = others_of(request, released), request.sharers
     if request.oracle:  # each trial is priced by itself, and all are alike
-        others, sharers = list(released[0].train), 1
+        other_events, sharers = list(released[0].train), 1
     # Refuses before calibration if the final trial would be noisier than the noisiest pilot, or if hardly any budget
     # is left.
     noisiest = at_level[0].noise_multiplier if at_level else SIGMA_MAX
-    least = pld.epsilon(
-        events.composed([*others, *[events.gradient_sums(rate, noisiest, steps, double)] * sharers]), delta
+    lowest = pld.epsilon(
+        events.composed([*other_events, *[events.gradient_sums(rate, noisiest, steps, double)] * sharers]), delta
     )
-    smallest = _round_up(least * (1.0 + 2.0 * calibration.SLACK if at_level else 1.05))
+    smallest = _round_up(lowest * (1.0 + 2.0 * calibration.SLACK if at_level else 1.05))
     if request.total_epsilon < smallest:
         raise _too_small(smallest)
-    rest = calibration.calibrate(
-        request.total_epsilon, delta, rate, steps * sharers, others, double * sharers
+    calibrated = calibration.calibrate(
+        request.total_epsilon, delta, rate, steps * sharers, other_events, double * sharers
     ).noise_multiplier
-    alone = Calibration(rest, epsilon_of(events.gradient_sums(rate, rest, steps, double), delta).value)
+    single = Calibration(calibrated, epsilon_of(events.gradient_sums(rate, calibrated, steps, double), delta).value)
     shares = []
     for run in request.runs:
-        sigma, epsilon = alone if run.level is None else at_level[run.level]
+        sigma, epsilon = single if run.level is None else at_level[run.level]
         units = filter_.charge_event(events.gradient_sums(rate, sigma, steps, double))
         training.count(sigma)
         shares.append(Share(units, gdp.mu_from_epsilon(max(epsilon, 1e-6), delta), epsilon, sigma))
@@ -188,16 +188,16 @@ def _least_share(request: StudyRequest, filter_: Filter) -> int:
 
 def _check_noise(request: StudyRequest, filter_: Filter, run: StudyRun, share: int) -> None:
     """Checks σ at the least and the largest T; it grows with T, so every T between them is within the bounds too."""
-    where = _TOTAL if run.level is None else f"{_LEVELS}/{run.level}"
+    pointer = _TOTAL if run.level is None else f"{_LEVELS}/{run.level}"
     if share < 1:
-        raise InvalidRequest.at(where, "this is less than one unit of the data set's filter: raise it")
+        raise InvalidRequest.at(pointer, "this is less than one unit of the data set's filter: raise it")
     for steps in request.steps:
         double = request.training.double_steps(steps)
         sigma = noise_multiplier(share, steps, double, filter_)
         if (of_two_queries(sigma) if double else sigma) < SIGMA_MIN:
-            raise InvalidRequest.at(where, f"{steps} steps need a noise multiplier below {SIGMA_MIN:g}: lower ε")
+            raise InvalidRequest.at(pointer, f"{steps} steps need a noise multiplier below {SIGMA_MIN:g}: lower ε")
         if sigma > SIGMA_MAX:
-            raise InvalidRequest.at(where, f"{steps} steps need a noise multiplier above {SIGMA_MAX:g}: raise ε")
+            raise InvalidRequest.at(pointer, f"{steps} steps need a noise multiplier above {SIGMA_MAX:g}: raise ε")
         run_mechanism(request.common, number=0, share=share, sigma=None, scores=(), steps=steps)
 
 
@@ -220,7 +220,7 @@ def rounded(epsilon: float, direction: str) -> float:
     return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 3), rounding=direction))
 
 
-def _too_small(smallest: float, why: str | None = None) -> InvalidRequest:
-    why = why or "trials and scores leave too little of the total for the final trial, whose model is delivered"
-    detail = f"{why}: the smallest total that works is ε = {smallest:g}"
+def _too_small(smallest: float, reason: str | None = None) -> InvalidRequest:
+    reason = reason or "trials and scores leave too little of the total for the final trial, whose model is delivered"
+    detail = f"{reason}: the smallest total that works is ε = {smallest:g}"
     return InvalidRequest.at(_TOTAL, detail, smallest_total_epsilon=smallest)

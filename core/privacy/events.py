@@ -197,8 +197,8 @@ def gradient_sums(
     """
     if double_steps == 0:
         return noisy_sums(sample_rate, noise_multiplier, steps, truncation)
-    rest = steps - double_steps
-    single = [noisy_sums(sample_rate, noise_multiplier, rest, truncation)] if rest > 0 else []
+    single_steps = steps - double_steps
+    single = [noisy_sums(sample_rate, noise_multiplier, single_steps, truncation)] if single_steps > 0 else []
     return composed([*single, noisy_sums(sample_rate, of_two_queries(noise_multiplier), double_steps, truncation)])
 
 

@@ -24,12 +24,14 @@ def against_larger_class(released: ReleasedHistogram, classes: Sequence[object])
     answer = f"always answering '{classes[histogram.larger_class]}'"
     accuracy, share = (histogram.estimate(each) for each in (STATISTICS["accuracy"], larger_share))
     numbers = {"accuracy": accuracy, "that answer": share, "auc": auc}
-    told = ", ".join(f"{name} {with_std(each.value, each.std)}" for name, each in numbers.items()) + " (± one std)"
+    listed = ", ".join(f"{name} {with_std(each.value, each.std)}" for name, each in numbers.items()) + " (± one std)"
     is_shown = is_as_good(gain.value, gain.std)
     if auc.value - STDS * auc.std > 0.5:
         ranks = "it ranks better than chance, so choose another threshold: the job's page has some by cost"
-        shown = f"as good as {answer}" if is_shown else f"the noise does not show that it is better than {answer}"
-        return [f"at a threshold of 0.5 {shown}: {told}; {ranks}"]
+        answer_shown = (
+            f"as good as {answer}" if is_shown else f"the noise does not show that it is better than {answer}"
+        )
+        return [f"at a threshold of 0.5 {answer_shown}: {listed}; {ranks}"]
     if auc.std > READABLE or not is_shown:
-        return [f"the noise hides if it learned: it may be as good as {answer}: {told}; {MORE}"]
-    return [f"did not learn: as good as {answer}: {told}; {LEARN}"]
+        return [f"the noise hides if it learned: it may be as good as {answer}: {listed}; {MORE}"]
+    return [f"did not learn: as good as {answer}: {listed}; {LEARN}"]

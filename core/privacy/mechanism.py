@@ -197,8 +197,8 @@ class TrainingMechanism(GradientSums):
 
     def started(self, steps: int, segments: int) -> TrainingMechanism:
         """Returns the mechanism that `steps` started steps under so many keys are charged as; see `covers`."""
-        more = (self.cycle or 0) * (segments - 1)
-        ran = self.model_copy(update={"steps": steps + more})
+        extra = (self.cycle or 0) * (segments - 1)
+        ran = self.model_copy(update={"steps": steps + extra})
         return ran.at_its_most_expensive() if self.double_steps() and segments > 1 else ran
 
     def norms(self, step: int) -> tuple[float, ...]:
@@ -342,8 +342,8 @@ class MechanismConfig(Document):
             raise ValueError("`reach` must be the same in all parts")
         if self.training.reach > 1 and (self.before or self.statistics is not None):
             raise ValueError("a `reach` above 1 is of gradients and scores alone")
-        for each in self.before:
-            each.check_unit(self.unit, sizes)
+        for statistic in self.before:
+            statistic.check_unit(self.unit, sizes)
         return self
 
     @model_validator(mode="after")
@@ -361,20 +361,20 @@ class MechanismConfig(Document):
         """Turns the members `frequencies` and `mean` into releases, before the scores."""
         if not isinstance(stored, dict):
             return stored
-        rest = {name: value for name, value in stored.items() if name not in _OWN_MEMBERS}
-        own = {name: stored[name] for name in _OWN_MEMBERS if stored.get(name) is not None}
+        members = {name: value for name, value in stored.items() if name not in _OWN_MEMBERS}
+        own_members = {name: stored[name] for name in _OWN_MEMBERS if stored.get(name) is not None}
         scores = tuple(stored.get("releases", ()))
-        if not all(isinstance(each, dict) for each in own.values()) or any(
+        if not all(isinstance(each, dict) for each in own_members.values()) or any(
             isinstance(each, dict) and each.get("what") in _OWN_MEMBERS for each in scores
         ):
             raise ValueError("releases before the first step must be in `frequencies` and `mean`, not in `releases`")
-        return rest | {"releases": (*({**value, "what": name} for name, value in own.items()), *scores)}
+        return members | {"releases": (*({**value, "what": name} for name, value in own_members.items()), *scores)}
 
     @model_serializer(mode="wrap")
     def _write_version_1(self, write: SerializerFunctionWrapHandler) -> object:
         written = write(self)
-        own = {each["what"]: each for each in written["releases"] if each["what"] in _OWN_MEMBERS}
-        for each in own.values():
-            del each["what"]
+        own_releases = {each["what"]: each for each in written["releases"] if each["what"] in _OWN_MEMBERS}
+        for own_release in own_releases.values():
+            del own_release["what"]
         written["releases"] = [each for each in written["releases"] if "what" in each]
-        return written | {name: own.get(name) for name in _OWN_MEMBERS}
+        return written | {name: own_releases.get(name) for name in _OWN_MEMBERS}

@@ -109,9 +109,9 @@ class Numerics(Document):
         if self.rows_per_step is None:
             raise ValueError("numerics with places need `rows_per_step`")
         group = self.group if self.sums == "float32" else None
-        least = sensitivity_slack(self.rows_per_step, self.rows_per_pass, self.positions, group)
-        if self.sensitivity_slack < least:
-            raise ValueError(f"`sensitivity_slack` must cover the rounding of sums: at least {least}")
+        smallest = sensitivity_slack(self.rows_per_step, self.rows_per_pass, self.positions, group)
+        if self.sensitivity_slack < smallest:
+            raise ValueError(f"`sensitivity_slack` must cover the rounding of sums: at least {smallest}")
         return self
 
     def of_rows(self, rows: int) -> Numerics:
@@ -209,14 +209,16 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     """
     items = features.items.rows if isinstance(features, Interactions) else 1
     # A record's views are rows of their own, and positions of one record.
-    held = (spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES) * spec.views
+    numbers = (
+        spec.model.held(RecordSizes(sizes.features, sizes.outputs, sizes.sparse, items)) or PASS_BYTES
+    ) * spec.views
     passes, positions = pass_type(spec, sizes), spec.model.positions() * spec.views
     if isinstance(spec.optimizer, DpZo):  # a record adds one number
         positions = 1
-    budget, most = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
+    budget, largest = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
     if spec.runtime.device == "cuda":
         budget = GPU_PASS_BYTES
-    cap = max(1, min(most // spec.views, budget // (held * BYTES[passes])))
+    cap = max(1, min(largest // spec.views, budget // (numbers * BYTES[passes])))
     if spec.runtime.physical_batch_size != "auto":
         cap = min(cap, spec.runtime.physical_batch_size)
     rows_per_step = _rows_per_step(spec, sizes)
@@ -281,10 +283,10 @@ def _sums_in_float32(spec: JobSpec, passes: PassType) -> bool:
     """Returns True if sums over rows are in float32, by groups: in float32 passes of a linear model of one view, or of
     a private network that our own engine clips (elsewhere they save nothing, decision 19). Divided gradients are added
     in float64: a job that always divides does not pay for the rounding of float32. Nor does one that adds slopes."""
-    model, own = spec.model, spec.clipping is None or spec.clipping.engine == "bookkeeping"
+    model, keeps_books = spec.model, spec.clipping is None or spec.clipping.engine == "bookkeeping"
     wide = isinstance(model, MatrixFactorizationModel) or isinstance(spec.optimizer, DpZo)
     wide = wide or (spec.privacy is not None and spec.optimizer.divides_always)
-    if wide or not own or passes != "float32":
+    if wide or not keeps_books or passes != "float32":
         return False
     return spec.views == 1 if isinstance(model, LinearModel) else spec.privacy is not None
 
@@ -329,8 +331,8 @@ def grid_unit(rows: int, rows_per_pass: int, max_grad_norm: float) -> float:
     >>> grid_unit(10**6, 48, 1.0) == 2.0**-42
     True
     """
-    most = max(rows, rows_per_pass * 2 ** (TOTAL_BITS - PASS_BITS))
-    return math.ldexp(1.0, math.frexp(TOTAL_MARGIN * most * max_grad_norm)[1] - TOTAL_BITS)
+    range_rows = max(rows, rows_per_pass * 2 ** (TOTAL_BITS - PASS_BITS))
+    return math.ldexp(1.0, math.frexp(TOTAL_MARGIN * range_rows * max_grad_norm)[1] - TOTAL_BITS)
 
 
 def grid_slack(rows: int, rows_per_pass: int, numbers: int, records_per_unit: int) -> float:
@@ -355,9 +357,12 @@ def _rows_per_step(spec: JobSpec, sizes: PublicSizes) -> int:
 
 def _drawn_rows(spec: JobSpec, sizes: PublicSizes) -> int:
     """Returns the rows of a Poisson step: those of its `largest_batch`, or so many that no draw exceeds them."""
-    k, most = sizes.records_per_unit, spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None
-    if most is not None:
-        return min(most * k, sizes.slots.rows)
+    k, largest_batch = (
+        sizes.records_per_unit,
+        spec.sampling.largest_batch if isinstance(spec.sampling, Poisson) else None,
+    )
+    if largest_batch is not None:
+        return min(largest_batch * k, sizes.slots.rows)
     return rows_of_step(sizes.slots, spec.sampling.rate(sizes.records), k)
 
 

@@ -64,9 +64,9 @@ def mu_at_least(canaries: int, guesses: int, right: int, level: float) -> float:
 def refuted(inverse: Inverse, canaries: int, guesses: int, right: int, level: float) -> bool:
     """True if an f-DP mechanism has fewer right guesses, except with probability `level`."""
     true, false = level * right / canaries, level * (guesses - right) / canaries
-    for each in range(right, 0, -1):
+    for count in range(right, 0, -1):
         needed = max(false, inverse(true))
-        true += (each - 1) / (guesses - each + 1) * (needed - false)
+        true += (count - 1) / (guesses - count + 1) * (needed - false)
         false = needed
         if true + false > guesses / canaries:
             return True
@@ -96,10 +96,10 @@ def of_curve(epsilons: Sequence[float], deltas: Sequence[float]) -> Inverse:
     return inverse
 
 
-def _largest(refutes: Callable[[float], bool], halvings: int, most: float = math.inf) -> float:
+def _largest(refutes: Callable[[float], bool], halvings: int, largest: float = math.inf) -> float:
     """The largest number that is refuted, from below; 0 if none is."""
     low, high = 0.0, 1.0
-    while high < most and refutes(high):
+    while high < largest and refutes(high):
         low, high = high, 2.0 * high
     for _ in range(halvings):
         middle = (low + high) / 2.0

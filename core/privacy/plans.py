@@ -81,16 +81,16 @@ class TrainingPlan(GradientSums):
         Raises:
             InvalidRequest: the request has less noise than MIN_COUNT_NOISE · σ.
         """
-        asked = self.adaptive
-        if asked is None:
+        adaptive = self.adaptive
+        if adaptive is None:
             return None
-        noise = asked.count_noise_multiplier or max(self.expected_batch_size / 10.0, 5.0 * sigma)
+        noise = adaptive.count_noise_multiplier or max(self.expected_batch_size / 10.0, 5.0 * sigma)
         if noise < MIN_COUNT_NOISE * sigma:
-            least = MIN_COUNT_NOISE * sigma
-            detail = f"must be at least {least:.4g}, twice the step's σ: less noise here adds noise to the gradient"
+            smallest = MIN_COUNT_NOISE * sigma
+            detail = f"must be at least {smallest:.4g}, twice the step's σ: less noise here adds noise to the gradient"
             raise InvalidRequest.at("/clipping/adaptive/count_noise_multiplier", detail)
         return AdaptiveMechanism(
-            target_quantile=asked.target_quantile, learning_rate=asked.learning_rate, count_noise_multiplier=noise
+            target_quantile=adaptive.target_quantile, learning_rate=adaptive.learning_rate, count_noise_multiplier=noise
         )
 
 

@@ -67,8 +67,8 @@ def epsilon(event: Event, delta: float, grid: float = GRID) -> float:
     Returns:
         ε ≥ 0; ∞ if double precision cannot resolve δ after this many steps. Public.
     """
-    found = losses(event, delta, grid)
-    return math.inf if found is None else found.epsilon(delta)
+    composed = losses(event, delta, grid)
+    return math.inf if composed is None else composed.epsilon(delta)
 
 
 def estimate(event: Event, delta: float, target: float, steps: int) -> float:
@@ -126,8 +126,8 @@ def losses(event: Event, delta: float, grid: float = GRID) -> Losses | None:
     parts = [_composed(leaf, count, grid, tail) for leaf, count in sampled.items()]
     if gaussian_precision > 0.0:
         parts.append(_composed(Leaf(1.0, gaussian_precision**-0.5), 1, grid, tail))
-    whole = reduce(lambda one, other: one.compose(other), parts) if parts else None
-    return Losses(whole, CONVOLUTION_ERROR_PER_STEP * sampled.total())
+    joined = reduce(lambda one, other: one.compose(other), parts) if parts else None
+    return Losses(joined, CONVOLUTION_ERROR_PER_STEP * sampled.total())
 
 
 def _composed(leaf: Leaf, count: int, grid: float, tail: float) -> Any:

@@ -45,17 +45,19 @@ def price(request: PlanRequest) -> Price:
     filter_ = _filter(request)
     mechanism, calibrated = _mechanism(request)
     delta, unit = mechanism.target_delta, mechanism.unit
-    done = {account: mechanism.event(account) for account in _ACCOUNTS}
-    known = {"train": calibrated.model_copy(update={"unit": unit})} if calibrated else {}
-    epsilons = {name: known.get(name) or epsilon_of(event, delta, unit) for name, event in done.items()}
+    events_done = {account: mechanism.event(account) for account in _ACCOUNTS}
+    given_calibration = {"train": calibrated.model_copy(update={"unit": unit})} if calibrated else {}
+    epsilons = {
+        name: given_calibration.get(name) or epsilon_of(event, delta, unit) for name, event in events_done.items()
+    }
     _check_total(request.target_epsilon, mechanism, epsilons)
     account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
-    lines = _lines(mechanism, filter_, epsilons["train"] if len(done["train"].events) == 1 else None)
+    lines = _lines(mechanism, filter_, epsilons["train"] if len(events_done["train"].events) == 1 else None)
     charge = {name: sum(line.charge for line in lines if line.account == name) for name in _ACCOUNTS}
     return Price(
         mechanism=mechanism,
         epsilon=epsilons[account],
-        comparison=comparison(done[account], epsilons[account]),
+        comparison=comparison(events_done[account], epsilons[account]),
         charge=Charge(train=charge["train"], holdout=charge["holdout"], unit=filter_.unit),
         lines=tuple(lines),
     )
@@ -73,8 +75,8 @@ def largest_that_fits(request: FitRequest) -> Largest:
     """
     plan, remaining = request.plan, request.remaining
     filter_ = _filter(plan)
-    others = {name: plan.released_on(name) for name in _ACCOUNTS}
-    charges = {name: sum(filter_.charge_event(event) for event in others[name]) for name in _ACCOUNTS}
+    released = {name: plan.released_on(name) for name in _ACCOUNTS}
+    charges = {name: sum(filter_.charge_event(event) for event in released[name]) for name in _ACCOUNTS}
     if charges["holdout"] > remaining.holdout:
         return Largest(epsilon=None, account="holdout")
     training, double = plan.training, plan.training.double_steps()
@@ -84,11 +86,11 @@ def largest_that_fits(request: FitRequest) -> Largest:
     if sigma is None or (count is not None and sigma > count / MIN_COUNT_NOISE):
         return Largest(epsilon=None, account="train")
     steps = training.event_of(sigma)
-    event, delta = events.composed([steps, *others["train"]]), plan.target_delta
+    event, delta = events.composed([steps, *released["train"]]), plan.target_delta
     # A millionth below the ε of that σ: calibration then ends above that σ despite float errors.
-    most = min(epsilon_of(event, delta).value * (1.0 - 1e-6), LARGEST_EPSILON)
-    least = max(epsilon_of(events.composed(others["holdout"]), delta).value, SMALLEST_EPSILON)
-    return Largest(epsilon=max(_round_down(most), least) if most >= least else None, account="train")
+    highest = min(epsilon_of(event, delta).value * (1.0 - 1e-6), LARGEST_EPSILON)
+    lowest = max(epsilon_of(events.composed(released["holdout"]), delta).value, SMALLEST_EPSILON)
+    return Largest(epsilon=max(_round_down(highest), lowest) if highest >= lowest else None, account="train")
 
 
 def _filter(request: PlanRequest) -> Filter:
@@ -106,8 +108,8 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     calibrated = None
     sigma = request.noise_multiplier
     if target is not None and sigma is None:
-        others = request.released_on("train")
-        sigma, value = calibration.calibrate(target, delta, rate, steps, others, double, training.truncation)
+        other_releases = request.released_on("train")
+        sigma, value = calibration.calibrate(target, delta, rate, steps, other_releases, double, training.truncation)
         calibrated = Epsilon(value=value, delta=delta, accountant=of_record(sampled=rate < 1.0))
     elif target is not None or sigma is None:
         raise InvalidRequest.at("/privacy", "give either `target_epsilon` or `noise_multiplier`")
@@ -124,8 +126,10 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
 def _check_total(target: float | None, mechanism: MechanismConfig, epsilons: dict[AccountName, Epsilon]) -> None:
     holdout = epsilons["holdout"].value
     if target is not None and holdout > target:
-        most = _largest_noise_mu(target, mechanism)
-        detail = f"the evaluation alone costs ε = {holdout:.4g}, more than the target: noise_mu at most {most:g} fits"
+        highest = _largest_noise_mu(target, mechanism)
+        detail = (
+            f"the evaluation alone costs ε = {holdout:.4g}, more than the target: noise_mu at most {highest:g} fits"
+        )
         raise InvalidRequest.at("/evaluation/noise_mu", detail)
     pointers: dict[AccountName, str] = {"train": _SIGMA, "holdout": "/evaluation/noise_mu"}
     for account, pointer in pointers.items():
@@ -152,9 +156,9 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
     """
     delta, unit = mechanism.target_delta, mechanism.unit
 
-    def line(what: str, account: AccountName, event: Event, epsilon: Epsilon | None = None) -> Line:
+    def line(text: str, account: AccountName, event: Event, epsilon: Epsilon | None = None) -> Line:
         epsilon = epsilon or epsilon_of(event, delta, unit)
-        return Line(what=what, account=account, epsilon=epsilon, charge=filter_.charge_event(event))
+        return Line(what=text, account=account, epsilon=epsilon, charge=filter_.charge_event(event))
 
     return [
         line(mechanism.line, "train", mechanism.training.event, training),
@@ -173,8 +177,8 @@ def smallest_sigma(filter_: Filter, event: Callable[[float], Event], double: int
     def charge(sigma: float) -> int:
         return filter_.charge_event(event(sigma))
 
-    least = SIGMA_MIN if double == 0 else SIGMA_MIN * 1.5  # keeps σ/√2 above SIGMA_MIN too
-    low, high = least, SIGMA_MAX * (1.0 - 1e-3)  # margin for a target slightly below the ε of the answer
+    smallest = SIGMA_MIN if double == 0 else SIGMA_MIN * 1.5  # keeps σ/√2 above SIGMA_MIN too
+    low, high = smallest, SIGMA_MAX * (1.0 - 1e-3)  # margin for a target slightly below the ε of the answer
     if remaining <= 0 or charge(high) > remaining:
         return None
     if charge(low) <= remaining:

@@ -74,21 +74,23 @@ def profile_of(events: AccountEvents, epsilon: float) -> Profile:
             a bound on any grid.
     """
     grid = pld.GRID * max(1, math.ceil(epsilon / _FINE))
-    found = [_of_event(event, grid) for event in (events.train, events.holdout) if event is not None and event.events]
-    if not found:
+    profiles = [
+        _of_event(event, grid) for event in (events.train, events.holdout) if event is not None and event.events
+    ]
+    if not profiles:
         return _gaussian(0.0)
-    mus = [each.mu for each in found]
+    mus = [each.mu for each in profiles]
     return Profile(
         mu=None if None in mus else max(each for each in mus if each is not None),
         epsilons=tuple(
-            AtDelta(delta=delta, epsilon=_largest([each.epsilons[at].epsilon for each in found]))
+            AtDelta(delta=delta, epsilon=_largest([each.epsilons[at].epsilon for each in profiles]))
             for at, delta in enumerate(DELTAS)
         ),
         attacks=tuple(
-            Attack(false_positive=alpha, true_positive=max(each.attacks[at].true_positive for each in found))
+            Attack(false_positive=alpha, true_positive=max(each.attacks[at].true_positive for each in profiles))
             for at, alpha in enumerate(FALSE_POSITIVES)
         ),
-        advantage=max(each.advantage for each in found),
+        advantage=max(each.advantage for each in profiles),
     )
 
 
@@ -118,8 +120,8 @@ def _gaussian(mu: float) -> Profile:
 
 def _sampled(event: Event, grid: float) -> Profile:
     """From one distribution: that of the smallest δ which can be resolved."""
-    found = next(((delta, each) for delta in sorted(DELTAS) if (each := pld.losses(event, delta, grid))), None)
-    resolved, losses = found or (math.inf, None)
+    sampled = next(((delta, each) for delta in sorted(DELTAS) if (each := pld.losses(event, delta, grid))), None)
+    resolved, losses = sampled or (math.inf, None)
     curve = [] if losses is None else list(zip(_EPSILONS, losses.deltas(_EPSILONS), strict=True))
     return Profile(
         mu=None,

@@ -23,9 +23,9 @@ ORDERS: tuple[float, ...] = (
 
 
 def _divergences(event: Event, orders: tuple[float, ...]) -> list[float]:
-    found = events.leaves(event)
-    if any(leaf.overflow > 0.0 for leaf in found):
-        return [math.fsum(count * divergence(leaf, order) for leaf, count in found.items()) for order in orders]
+    leaves_of = events.leaves(event)
+    if any(leaf.overflow > 0.0 for leaf in leaves_of):
+        return [math.fsum(count * divergence(leaf, order) for leaf, count in leaves_of.items()) for order in orders]
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415 - slow to import
 
     accountant = RdpAccountant(orders)

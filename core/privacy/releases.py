@@ -274,8 +274,8 @@ class NoisyMean(NoisySumBefore):
     @classmethod
     def of(cls, model: Model, records: int) -> Self | None:
         """See NoisySumBefore.of."""
-        asked = model.center if isinstance(model, LinearModel) else None
-        return cls(noise_mu=asked.noise_mu, max_norm=asked.max_norm, records=records) if asked is not None else None
+        center = model.center if isinstance(model, LinearModel) else None
+        return cls(noise_mu=center.noise_mu, max_norm=center.max_norm, records=records) if center is not None else None
 
     def check_unit(self, unit: Unit, records_per_unit: set[int]) -> None:
         """Raises ValueError unless records are protected."""

@@ -185,25 +185,25 @@ class ScoreHistogram:
         """Observed over mean predicted probability of COARSE groups of bins, without groups of less than one record."""
         x, y, counts = _grouped(self.cells, self.centres)
         _, drawn, _ = _grouped(self.sampled, self.centres)
-        kept = counts >= 1.0
-        return _banded(x[kept], y[kept], drawn[:, kept])
+        filled = counts >= 1.0
+        return _banded(x[filled], y[filled], drawn[:, filled])
 
     def thresholds(self, costs: Iterable[float]) -> list[Threshold]:
         """For each cost of a missed positive (in false alarms) the threshold of least total cost."""
-        found = []
+        thresholds = []
         for cost in costs:
             missed = self.cells[1].sum() - _cumulated(self.cells[1])
             place = int(np.argmin(cost * missed + _cumulated(self.cells[0])))  # bins that are flagged, from the top
             edge = -np.inf if place == BINS else np.inf if place == 0 else EDGES[BINS - 1 - place]
             bins = slice(BINS - place, BINS)
-            found.append(
+            thresholds.append(
                 Threshold(
                     cost,
                     float(_probability(answer_logits(edge, self.clip_ratios))),
                     *(self.estimate(partial(each, bins=bins)) for each in (_recall, _precision, _flagged)),
                 )
             )
-        return found
+        return thresholds
 
 
 UPPER = slice(BINS // 2, BINS)  # bins in which the second class is predicted at a threshold of 0.5

@@ -18,18 +18,18 @@ TAIL_BITS = 60  # a step's draw exceeds its rows with a probability of at most 2
 ROUNDING = 1.0 - 1e-6  # of the exponent of a tail bound, which float64 computes
 
 
-def default_slots(units: int, *, whole: int | None = None) -> int:
+def default_slots(units: int, *, all_units: int | None = None) -> int:
     """Returns N for a part whose public count is `units`: ⌈1.05 d⌉ + 64, and the spread of a hash split.
 
     Args:
         units: d, the declared units of the part.
-        whole: the declared units of the data set, if a keyed hash splits it: the part's actual number then has variance
+        all_units: the declared units of the data set, if a keyed hash splits it: the part's actual number then has variance
             f (1 − f) · whole, where no records are equal.
 
-    >>> default_slots(1000), default_slots(20_000, whole=25_000)
+    >>> default_slots(1000), default_slots(20_000, all_units=25_000)
     (1114, 21444)
     """
-    return with_margin(units, 0.0 if whole is None else units * (whole - units) / whole)
+    return with_margin(units, 0.0 if all_units is None else units * (all_units - units) / all_units)
 
 
 def with_margin(units: int, variance: float) -> int:
@@ -108,5 +108,5 @@ def _tail_bits(units: int, count: int, rate: float) -> float:
     share = count / units
     if share <= rate:
         return 0.0
-    rest = 0.0 if count >= units else (1.0 - share) * (math.log1p(-share) - math.log1p(-rate))
-    return units * (share * math.log(share / rate) + rest) / math.log(2.0) * ROUNDING
+    tail = 0.0 if count >= units else (1.0 - share) * (math.log1p(-share) - math.log1p(-rate))
+    return units * (share * math.log(share / rate) + tail) / math.log(2.0) * ROUNDING

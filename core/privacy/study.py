@@ -29,15 +29,17 @@ def price(request: StudyRequest) -> StudyPrice:
     # An oracle's trials are priced one by one; they have no joint price.
     counted = slice(1) if request.oracle else slice(None)
     part = request.model_copy(update={"runs": request.runs[counted]})
-    done = {name: study_event(part, runs[counted], name) for name in _ACCOUNTS}
-    epsilons = {name: epsilon_of(event, request.target_delta, request.unit) for name, event in done.items()}
+    events_done = {name: study_event(part, runs[counted], name) for name in _ACCOUNTS}
+    epsilons = {name: epsilon_of(event, request.target_delta, request.unit) for name, event in events_done.items()}
     account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
     filter_, charge = request.filter.build(), charge_of(runs)
     return StudyPrice(
         runs=tuple(runs),
-        events=AccountEvents(train=done["train"], holdout=done["holdout"] if done["holdout"].events else None),
+        events=AccountEvents(
+            train=events_done["train"], holdout=events_done["holdout"] if events_done["holdout"].events else None
+        ),
         epsilon=epsilons[account],
-        comparison=comparison(done[account], epsilons[account]),
+        comparison=comparison(events_done[account], epsilons[account]),
         charge=Charge(train=charge.train, holdout=charge.holdout, unit=filter_.unit),
         lines=tuple(_lines(request, runs, filter_)),
     )
@@ -51,13 +53,13 @@ def charge_of(runs: list[PricedRun]) -> Units:
 def study_event(request: StudyRequest, priced: list[PricedRun], account: AccountName) -> Composed:
     """Composes a study's events on one account. A full-batch trial's training equals one Gaussian sum with noise 1/μ,
     exactly and for any T."""
-    found: list[Event] = []
+    events_of: list[Event] = []
     for released, price in zip(releases_of(request), priced, strict=True):
         if account == "train":
-            found += [training_event(request, price), *released.train]
+            events_of += [training_event(request, price), *released.train]
         else:
-            found += released.holdout
-    return events.composed(found)
+            events_of += released.holdout
+    return events.composed(events_of)
 
 
 def training_event(request: StudyRequest, price: PricedRun) -> Event:
@@ -75,42 +77,46 @@ def largest_that_fits(request: StudyFitRequest) -> Largest:
     if remaining.train < 1:
         return Largest(epsilon=None)
     if study.training.sampling == "poisson":
-        most = _most_sampled(study, filter_, remaining.train)
+        highest = _most_sampled(study, filter_, remaining.train)
     else:
-        most = gdp.epsilon_from_mu(mu_of_share(remaining.train, filter_), study.target_delta)
-    most = rounded(min(most * (1.0 - 1e-6), 100.0), ROUND_FLOOR) if most > 0.0 else 0.0
+        highest = gdp.epsilon_from_mu(mu_of_share(remaining.train, filter_), study.target_delta)
+    highest = rounded(min(highest * (1.0 - 1e-6), 100.0), ROUND_FLOOR) if highest > 0.0 else 0.0
     try:
-        runs = price_runs(study.with_total(most)) if most else []
+        runs = price_runs(study.with_total(highest)) if highest else []
     except InvalidRequest:
         return Largest(epsilon=None)
-    return Largest(epsilon=most if runs and remaining.covers(charge_of(runs)) else None)
+    return Largest(epsilon=highest if runs and remaining.covers(charge_of(runs)) else None)
 
 
 def _most_sampled(request: StudyRequest, filter_: Filter, remaining: int) -> float:
     """Returns the study's ε if its final trial has the least noise that the rest can pay for; 0 if none fits."""
     training = request.training
     rate, steps, double = training.sample_rate, training.steps, training.double_steps()
-    others = others_of(request, releases_of(request))
-    left = remaining - sum(filter_.charge_event(event) for event in others)
+    other_events = others_of(request, releases_of(request))
+    left = remaining - sum(filter_.charge_event(event) for event in other_events)
     sharers = request.sharers
     sigma = smallest_sigma(filter_, training.event_of, double, left // sharers)
     if sigma is None:
         return 0.0
     final = events.gradient_sums(rate, sigma, steps, double)
-    return pld.epsilon(events.composed([*others, *[final] * sharers]), request.target_delta)
+    return pld.epsilon(events.composed([*other_events, *[final] * sharers]), request.target_delta)
 
 
 def _with_scores(request: StudyRequest, runs: list[PricedRun]) -> list[PricedRun]:
     """Fills in each trial's ε of all its events on the training part; equal trials share the computation."""
-    alike: dict[tuple[int, str, int], float] = {}
-    found = []
-    for asked, released, run in zip(request.runs, releases_of(request), runs, strict=True):
-        kind = (run.share, asked.role, len(released.train))  # the trial that releases the study's mean has one more
-        if kind not in alike:
+    by_key: dict[tuple[int, str, int], float] = {}
+    scores = []
+    for run_request, released, run in zip(request.runs, releases_of(request), runs, strict=True):
+        kind = (
+            run.share,
+            run_request.role,
+            len(released.train),
+        )  # the trial that releases the study's mean has one more
+        if kind not in by_key:
             event = events.composed([training_event(request, run), *released.train])
-            alike[kind] = epsilon_of(event, request.target_delta, request.unit).value
-        found.append(run.model_copy(update={"epsilon_with_scores": alike[kind]}))
-    return found
+            by_key[kind] = epsilon_of(event, request.target_delta, request.unit).value
+        scores.append(run.model_copy(update={"epsilon_with_scores": by_key[kind]}))
+    return scores
 
 
 def _lines(request: StudyRequest, runs: list[PricedRun], filter_: Filter) -> list[Line]:
@@ -118,25 +124,25 @@ def _lines(request: StudyRequest, runs: list[PricedRun], filter_: Filter) -> lis
     scores and one for the mean, or for each trial's."""
     bill: dict[tuple[str, AccountName], list[tuple[Event, int]]] = {}
 
-    def add(what: str, account: AccountName, event: Event, charge: int | None = None) -> None:
+    def add(text: str, account: AccountName, event: Event, charge: int | None = None) -> None:
         charge = filter_.charge_event(event) if charge is None else charge
-        bill.setdefault((what, account), []).append((event, charge))
+        bill.setdefault((text, account), []).append((event, charge))
 
-    for number, (asked, run) in enumerate(zip(request.runs, runs, strict=True)):
-        add(_named(asked), "train", events.composed([training_event(request, run)]), run.share)
+    for number, (run_request, run) in enumerate(zip(request.runs, runs, strict=True)):
+        add(_named(run_request), "train", events.composed([training_event(request, run)]), run.share)
         for first in request.before(number):
             add(first.line, first.account, first.event)
-        for release in asked.releases:
-            add(release.line if asked.role == "final" else "scores", release.account, release.event)
+        for release in run_request.releases:
+            add(release.line if run_request.role == "final" else "scores", release.account, release.event)
     return [
         Line(
-            what=what,
+            what=label,
             account=account,
             count=len(parts),
             epsilon=epsilon_of(events.composed(event for event, _ in parts), request.target_delta, request.unit),
             charge=sum(charge for _, charge in parts),
         )
-        for (what, account), parts in bill.items()
+        for (label, account), parts in bill.items()
     ]
 
 

@@ -33,8 +33,10 @@ def answer(
     """
     low, high = bounds
     interval = tuple(min(max(raw + sign * NORMAL_95 * error, low), high) for sign in (-1.0, 1.0))
-    shown = min(max(raw if value is None else value, low), high)
-    return Answer(of=of, cell=cell, value=shown, standard_error=error, interval=(interval[0], interval[1]), raw=raw)
+    value_shown = min(max(raw if value is None else value, low), high)
+    return Answer(
+        of=of, cell=cell, value=value_shown, standard_error=error, interval=(interval[0], interval[1]), raw=raw
+    )
 
 
 def withheld(of: str | None, cell: tuple[str, ...] = ()) -> Answer:
@@ -54,8 +56,8 @@ def nonnegative(raw: Floats) -> Floats:
     ordered = np.sort(raw.ravel())[::-1]
     cuts = (np.cumsum(ordered) - total) / np.arange(1, ordered.size + 1)
     cut = cuts[np.flatnonzero(ordered > cuts)[-1]]
-    found: Floats = np.maximum(raw - cut, 0.0)
-    return found
+    values: Floats = np.maximum(raw - cut, 0.0)
+    return values
 
 
 def positive_semidefinite(matrix: Floats) -> Floats:

@@ -60,16 +60,16 @@ class Column:
 
 def declared_columns(features: Features, task: Task) -> dict[str, Column]:
     """The columns that statistics can read, by name: those of a table, and the label if it is declared."""
-    found: dict[str, Column] = {}
+    columns_of: dict[str, Column] = {}
     if isinstance(features, TableFeatures):
-        found = {each.name: Column(each, place) for place, each in enumerate(features.columns)}
+        columns_of = {each.name: Column(each, place) for place, each in enumerate(features.columns)}
     elif isinstance(features, Columns):
-        found = {name: Column(NumberColumn(name=name), place) for place, name in enumerate(features.columns)}
+        columns_of = {name: Column(NumberColumn(name=name), place) for place, name in enumerate(features.columns)}
     if isinstance(task, ClassificationTask):
-        found[task.label] = Column(CategoryColumn(name=task.label, values=list(task.classes)), None)
+        columns_of[task.label] = Column(CategoryColumn(name=task.label, values=list(task.classes)), None)
     elif isinstance(task, RegressionTask):
-        found[task.label] = Column(NumberColumn(name=task.label, range=task.range), None)
-    return found
+        columns_of[task.label] = Column(NumberColumn(name=task.label, range=task.range), None)
+    return columns_of
 
 
 def column_of(columns: Mapping[str, Column], name: str) -> Column:
@@ -83,8 +83,8 @@ def column_of(columns: Mapping[str, Column], name: str) -> Column:
     near = get_close_matches(name, columns, n=1)
     if near:
         raise UnknownColumn(f"{name!r} is no declared column: did you mean {near[0]!r}?")
-    known = ", ".join(map(repr, list(columns)[:20]))
-    raise UnknownColumn(f"{name!r} is no declared column; declared are {known or 'none'}")
+    names = ", ".join(map(repr, list(columns)[:20]))
+    raise UnknownColumn(f"{name!r} is no declared column; declared are {names or 'none'}")
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ class Scale:
         present = ~np.isnan(values)
         with np.errstate(all="ignore"):
             scaled = np.rint((np.where(present, values, self.center) - self.center) / self.half * ONE)
-            whole = np.clip(scaled, -ONE, ONE).astype(np.int64)
+            integers = np.clip(scaled, -ONE, ONE).astype(np.int64)
         return np.clip(
-            whole, self.least, self.most
+            integers, self.least, self.most
         ), present  # the cut on integers comes last: it holds whatever floats did
 
 
@@ -159,8 +159,8 @@ class Axis:
         """The cell of each record, (n,)."""
         values, last = self.column.values(cells), len(self.labels) - 1
         if self.edges is None:
-            known = (values >= 0.0) & (values < last + 1)
-            return np.where(known, values, last).astype(np.int64)
+            is_known = (values >= 0.0) & (values < last + 1)
+            return np.where(is_known, values, last).astype(np.int64)
         # Cells of a table are float32: an edge is compared as one, so that 18.3 is not below 18.3.
         edges = self.edges.astype(np.float32).astype(np.float64) if self.column.place is not None else self.edges
         places = np.searchsorted(edges, values, side="right")
@@ -221,20 +221,20 @@ def _number(edge: float, declared: NumberColumn | DateColumn) -> str:
 Passes = Callable[[Cells], NDArray[np.bool_]]
 
 
-def filter_of(columns: Mapping[str, Column], where: Where) -> Passes:
+def filter_of(columns: Mapping[str, Column], filters: Where) -> Passes:
     """Which records pass a filter.
 
     Raises:
         UnknownColumn: the column is not declared, or has no such values.
     """
-    column = column_of(columns, where.column)
+    column = column_of(columns, filters.column)
     declared = column.declared
-    if where.one_of is not None:
-        wanted = _wanted(declared, where.one_of, in_table=column.place is not None)
+    if filters.one_of is not None:
+        wanted = _wanted(declared, filters.one_of, in_table=column.place is not None)
         return lambda cells: np.isin(column.values(cells), wanted)
-    if where.between is None or isinstance(declared, CategoryColumn):
-        raise UnknownColumn(f"{where.column!r} is a category, whose values have no order: give `in`")
-    low, high = (_end(declared, end) for end in where.between)
+    if filters.between is None or isinstance(declared, CategoryColumn):
+        raise UnknownColumn(f"{filters.column!r} is a category, whose values have no order: give `in`")
+    low, high = (_end(declared, end) for end in filters.between)
     if column.place is not None and isinstance(declared, NumberColumn):
         low, high = float(np.float32(low)), float(np.float32(high))  # as the cells are
     return lambda cells: (column.values(cells) >= low) & (column.values(cells) <= high)

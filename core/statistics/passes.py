@@ -87,14 +87,14 @@ class ReleaseMemory:
     answers: int
 
     @classmethod
-    def of(cls, asked: Asked, passes: Passes) -> ReleaseMemory:
+    def of(cls, question: Asked, passes: Passes) -> ReleaseMemory:
         """That of these queries."""
-        row = 4 * COPIES * passes.width + max(each.row_bytes for each in asked.plans)
+        row = 4 * COPIES * passes.width + max(each.row_bytes for each in question.plans)
         return cls(
-            sums=8 * SUM_COPIES * asked.numbers,
-            noise=8 * NOISE_COPIES * asked.numbers,
+            sums=8 * SUM_COPIES * question.numbers,
+            noise=8 * NOISE_COPIES * question.numbers,
             passes=passes.rows * row,
-            answers=ANSWER_BYTES * asked.answers,
+            answers=ANSWER_BYTES * question.answers,
         )
 
     @property

@@ -132,21 +132,21 @@ class CellsPlan(QueryPlan):
 
     def answers(self, noisy: Floats, std: float) -> list[Answer]:
         table = nonnegative(noisy).reshape(self.shape)
-        found = [
+        answers = [
             self._cell(place, float(table[place]), float(noisy.reshape(self.shape)[place]), std)
             for place in np.ndindex(self.shape)
         ]
         if len(self.axes) == 1:
-            return found
+            return answers
         raw = noisy.reshape(self.shape)
         for axis, (labels, other) in enumerate(zip(self.axes, self.shape[::-1], strict=True)):
             margin, total, error = table.sum(axis=1 - axis), raw.sum(axis=1 - axis), std * math.sqrt(other)
             name = labels.column.declared.name
-            found += [
+            answers += [
                 answer(float(total[k]), error, of=name, cell=(label,), value=float(margin[k]), bounds=(0.0, math.inf))
                 for k, label in enumerate(labels.labels)
             ]
-        return found
+        return answers
 
     def _cell(self, place: tuple[int, ...], value: float, raw: float, std: float) -> Answer:
         labels = tuple(axis.labels[k] for axis, k in zip(self.axes, place, strict=True))
@@ -200,11 +200,11 @@ class MeanPlan(QueryPlan):
         return len(self.scales)
 
     def sums(self, cells: Cells, mask: Mask) -> Integers:
-        found = list[int]()
-        for each in self.scales:
-            t, present = each.grid(cells)
-            found += [_total(t, present, mask), HALF * int(np.count_nonzero(present & mask))]
-        return np.array(found, dtype=np.int64)
+        sums_of = list[int]()
+        for scale in self.scales:
+            t, present = scale.grid(cells)
+            sums_of += [_total(t, present, mask), HALF * int(np.count_nonzero(present & mask))]
+        return np.array(sums_of, dtype=np.int64)
 
     def answers(self, noisy: Floats, std: float) -> list[Answer]:
         return [
@@ -247,7 +247,7 @@ class CovariancePlan(QueryPlan):
 
     def sums(self, cells: Cells, mask: Mask) -> Integers:
         grids = [each.grid(cells) for each in self.scales]
-        present = np.logical_and.reduce([found for _, found in grids])
+        present = np.logical_and.reduce([is_present for _, is_present in grids])
         numbers = [t for t, _ in grids]
         # One after another: the products of many columns are not kept beside one another.
         squares = (np.clip(_over_one(2 * t * t) - ONE, -ONE, ONE) for t in numbers)
@@ -279,8 +279,8 @@ class CovariancePlan(QueryPlan):
         return [self._answer(i, j, seconds, errors, fixed) for i, j in pairs]
 
     def _answer(self, i: int, j: int, raw: Floats, errors: Floats, fixed: Floats) -> Answer:
-        most = self.scales[i].half * self.scales[j].half
-        bounds = (0.0 if i == j else -most, most)
+        largest = self.scales[i].half * self.scales[j].half
+        bounds = (0.0 if i == j else -largest, largest)
         value = float(fixed[i, j])
         return answer(float(raw[i, j]), float(errors[i, j]), of=self._named(i, j), value=value, bounds=bounds)
 
@@ -311,7 +311,7 @@ class VariancePlan(QueryPlan):
         return np.concatenate([each.sums(cells, mask) for each in self.columns])
 
     def answers(self, noisy: Floats, std: float) -> list[Answer]:
-        return [each for k, own in enumerate(self.columns) for each in own.answers(noisy[3 * k : 3 * k + 3], std)]
+        return [each for k, column in enumerate(self.columns) for each in column.answers(noisy[3 * k : 3 * k + 3], std)]
 
     def planned_std(self, std: float, records: int) -> float:
         return max(each.planned_std(std, records) for each in self.columns)
@@ -360,8 +360,12 @@ class QuantilePlan(QueryPlan):
 
     def _at(self, rank: float, rising: Floats) -> float:
         leaf = min(int(np.searchsorted(rising[1:], rank)), self.size - 1)
-        before, after = float(rising[leaf]), float(rising[leaf + 1])
-        part = min(max((rank - before) / (after - before), 0.0), 1.0) if after > before else 0.0
+        count_before, count_after = float(rising[leaf]), float(rising[leaf + 1])
+        part = (
+            min(max((rank - count_before) / (count_after - count_before), 0.0), 1.0)
+            if count_after > count_before
+            else 0.0
+        )
         return self.ends[leaf] + part * (self.ends[leaf + 1] - self.ends[leaf])
 
     def planned_std(self, std: float, records: int) -> float:
@@ -394,14 +398,14 @@ def plan_of(query: Query, columns: Mapping[str, Column]) -> QueryPlan:  # noqa: 
     Raises:
         UnknownColumn: it does not fit the declaration.
     """
-    named = [column_of(columns, name) for name in query.named]
+    read_columns = [column_of(columns, name) for name in query.named]
     match query:
         case Count():
             return CountPlan()
         case Histogram():
-            return CellsPlan((Axis.of(named[0], query.edges, query.bins),), query.column)
+            return CellsPlan((Axis.of(read_columns[0], query.edges, query.bins),), query.column)
         case Contingency():
-            axes = tuple(Axis.of(each, bins=_own_bins(each, query.bins)) for each in named)
+            axes = tuple(Axis.of(each, bins=_own_bins(each, query.bins)) for each in read_columns)
             plan = CellsPlan(axes, ", ".join(query.columns))
             if plan.size > MOST_NUMBERS:
                 raise UnknownColumn(
@@ -409,15 +413,15 @@ def plan_of(query: Query, columns: Mapping[str, Column]) -> QueryPlan:  # noqa: 
                 )
             return plan
         case Sum():
-            return SumPlan(tuple(map(Scale.from_zero, named)))
+            return SumPlan(tuple(map(Scale.from_zero, read_columns)))
         case Mean():
-            return MeanPlan(tuple(map(Scale.of, named)))
+            return MeanPlan(tuple(map(Scale.of, read_columns)))
         case Variance():
-            return VariancePlan(tuple(CovariancePlan((Scale.of(each),), as_variance=True) for each in named))
+            return VariancePlan(tuple(CovariancePlan((Scale.of(each),), as_variance=True) for each in read_columns))
         case Covariance():
-            return CovariancePlan(tuple(map(Scale.of, named)))
+            return CovariancePlan(tuple(map(Scale.of, read_columns)))
         case Quantile():
-            return _quantile_plan(named[0], query.q)
+            return _quantile_plan(read_columns[0], query.q)
         case _:
             assert_never(query)
 
@@ -457,9 +461,9 @@ class Asked:
                 plans.append(plan_of(query, columns))
             except UnknownColumn as error:
                 raise Unfit(f"/queries/{place}", str(error)) from None
-        for place, each in enumerate(where):
+        for place, condition in enumerate(where):
             try:
-                filters.append(filter_of_where(columns, each))
+                filters.append(filter_of_where(columns, condition))
             except UnknownColumn as error:
                 raise Unfit(f"/where/{place}", str(error)) from None
         total = sum(each.size for each in plans)

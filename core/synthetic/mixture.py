@@ -43,20 +43,20 @@ class Mixture:
 
     def rows(self, count: int, random: np.random.Generator) -> Codes:
         """Draws rows. A group's rows are drawn evenly: their margins are off by less than one row a cell."""
-        whole = np.floor(self.groups * count).astype(np.int64)
-        rest = random.choice(len(self.groups), count - int(whole.sum()), p=self.groups)
-        members = whole + np.bincount(rest, minlength=len(whole))
+        counts = np.floor(self.groups * count).astype(np.int64)
+        drawn_groups = random.choice(len(self.groups), count - int(counts.sum()), p=self.groups)
+        members = counts + np.bincount(drawn_groups, minlength=len(counts))
         groups = np.repeat(np.arange(len(members)), members)
         first = np.repeat(np.cumsum(members) - members, members)
-        found = np.empty((count, len(self.tables.sizes)), dtype=np.int64)
-        for column in range(found.shape[1]):
+        rows_drawn = np.empty((count, len(self.tables.sizes)), dtype=np.int64)
+        for column in range(rows_drawn.shape[1]):
             # An order of each group's rows by chance: the rank of a random number within the group.
             order = np.lexsort((random.random(count), groups))
             ranks = np.empty(count)
             ranks[order] = np.arange(count) - first
             evenly = (ranks + random.random(count)) / members[groups]
-            found[:, column] = drawn(self.cells[:, self.tables.span(column)], groups, evenly)
-        shuffled: Codes = found[random.permutation(count)]
+            rows_drawn[:, column] = drawn(self.cells[:, self.tables.span(column)], groups, evenly)
+        shuffled: Codes = rows_drawn[random.permutation(count)]
         return shuffled
 
 

@@ -64,6 +64,6 @@ def bytes_of(numbers: int, columns: int, rows: int) -> int:
 
 def _seed(noisy: Sequence[Floats]) -> int:
     content = hashlib.sha256()
-    for each in noisy:
-        content.update(np.ascontiguousarray(each, dtype="<f8").tobytes())
+    for values in noisy:
+        content.update(np.ascontiguousarray(values, dtype="<f8").tobytes())
     return int.from_bytes(content.digest(), "big")

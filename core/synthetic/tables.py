@@ -65,8 +65,8 @@ class Tables:
     def total(self) -> float:
         """How many records there are, from all tables by their precision."""
         weights = {pair: self.weight(pair) / table.size for pair, table in self.pairs.items()}
-        found = sum(weight * float(self.pairs[pair].sum()) for pair, weight in weights.items())
-        return max(found / sum(weights.values()), FEWEST)
+        weighted = sum(weight * float(self.pairs[pair].sum()) for pair, weight in weights.items())
+        return max(weighted / sum(weights.values()), FEWEST)
 
     @cached_property
     def margins(self) -> tuple[Floats, ...]:
@@ -77,7 +77,7 @@ class Tables:
                 weight = self.weight(pair) / self.sizes[pair[1 - axis]]
                 sums[column] += weight * table.sum(axis=1 - axis)
                 weights[column] += weight
-        return tuple(_scaled(found / weight, self.total) for found, weight in zip(sums, weights, strict=True))
+        return tuple(_scaled(margin / weight, self.total) for margin, weight in zip(sums, weights, strict=True))
 
     @cached_property
     def margin_stds(self) -> tuple[float, ...]:
@@ -97,8 +97,8 @@ class Tables:
 
 
 def _scaled(raw: Floats, total: float) -> Floats:
-    found = nonnegative(raw)
-    return found * (total / found.sum()) if found.any() else np.full(len(raw), total / len(raw))
+    values = nonnegative(raw)
+    return values * (total / values.sum()) if values.any() else np.full(len(raw), total / len(raw))
 
 
 def tables_of(codes: Codes, sizes: Sequence[int]) -> list[Floats]:

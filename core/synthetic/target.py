@@ -25,9 +25,9 @@ def with_target(rows: Codes, target: int, tables: Tables, random: np.random.Gene
     """The rows with their target drawn anew."""
     model = _Additive(rows, target, tables)
     model.fit()
-    found = rows.copy()
-    found[:, target] = model.draw(rows, random)
-    return found
+    rows_with_target = rows.copy()
+    rows_with_target[:, target] = model.draw(rows, random)
+    return rows_with_target
 
 
 class _Additive:
@@ -38,8 +38,8 @@ class _Additive:
         sizes, classes = [tables.sizes[each] for each in self.others], tables.sizes[target]
         self.starts = np.cumsum([0, *sizes[:-1]])
         self.base, self.f = np.log(tables.shares[target]), np.zeros((sum(sizes), classes))
-        most = max(MOST_TERMS // (len(self.others) * classes), 1)
-        self.rows = self._places(rows[:most])
+        rows_at_once = max(MOST_TERMS // (len(self.others) * classes), 1)
+        self.rows = self._places(rows[:rows_at_once])
         scale = tables.total / len(self.rows)
         self.scale, self.counts = scale, scale * np.bincount(self.rows.ravel(), minlength=sum(sizes))
         pairs = [(min(each, target), max(each, target)) for each in self.others]
@@ -76,10 +76,10 @@ class _Additive:
 
     def draw(self, rows: Codes, random: np.random.Generator) -> Codes:
         uniform = random.random(len(rows))
-        found = np.empty(len(rows), dtype=np.int64)
+        values = np.empty(len(rows), dtype=np.int64)
         many = max(AT_ONCE // self.f.shape[1], 1)  # at a time, as each row has shares of its own
         for first in range(0, len(rows), many):
             some = slice(first, first + many)
             shares = self._shares(self._places(rows[some]))
-            found[some] = drawn(shares, np.arange(len(shares)), uniform[some])
-        return found
+            values[some] = drawn(shares, np.arange(len(shares)), uniform[some])
+        return values

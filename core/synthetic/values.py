@@ -61,8 +61,8 @@ def _rounded(number: float) -> float:
 
 
 def _day(declared: DateColumn, day: int) -> str:
-    found = EPOCH + timedelta(days=day)
-    return found.isoformat() if declared.format == "iso" else found.strftime(declared.format)
+    day_read = EPOCH + timedelta(days=day)
+    return day_read.isoformat() if declared.format == "iso" else day_read.strftime(declared.format)
 
 
 def _categories(declared: CategoryColumn, codes: Codes) -> list[int | str | None]:

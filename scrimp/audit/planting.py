@@ -95,11 +95,11 @@ def plant_neighbours(
     cells = ",".join(f"{value:.4f}" for value in features)
     columns = [f"x{number}" for number in range(FEATURES)]
     # Targets differ a little, so that no two records are equal.
-    others = [f"{cells},{(-1) ** number * (TARGET + number):.0f}" for number in range(OTHERS)]
+    lines = [f"{cells},{(-1) ** number * (TARGET + number):.0f}" for number in range(OTHERS)]
     x = ",".join("0" for _ in (*columns, "y"))
     planted = []
     for present, name in enumerate(names):
-        file = _written(folder / f"{name}.csv", ",".join((*columns, "y")), [x] * present + others)
+        file = _written(folder / f"{name}.csv", ",".join((*columns, "y")), [x] * present + lines)
         spec = _spec(kind, name, "csv", {"kind": "columns", "columns": columns}, DECLARED_NEIGHBOURS)
         planted.append(Planted(spec, file, np.array([bool(present)]), np.arange(1), np.arange(0), None, features))
     without, with_x = planted
@@ -153,10 +153,10 @@ def _graph(kind: Kind, name: str, canaries: int, folder: Path, random: np.random
         nodes = [(f"to{at}", 0.0, "") for at in range(2)]
         nodes += [(f"other{at}", -NEAR, f"to{at}") for at in range(2)] + [("own", FAR, "canary")]
         nodes += [("canary", 3.0 * NEAR, "to0 to1")] if place < canaries and inside[place] else []
-        for node, number, named in nodes:
+        for node, number, neighbours in nodes:
             cells = ["0"] * width
             cells[place] = f"{number:g}"
-            links = " ".join(f"{each}.{place}" for each in named.split())
+            links = " ".join(f"{each}.{place}" for each in neighbours.split())
             rows.append(",".join((f"{node}.{place}", *cells, links, f"{TARGET:g}")))
     columns = [f"x{place}" for place in range(width)]
     file = _written(folder / f"{name}.csv", ",".join(("id", *columns, "links", "y")), rows)

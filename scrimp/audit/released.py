@@ -65,7 +65,7 @@ def scores_of(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoin
     (release,) = (each for each in certificate["mechanism"]["releases"] if each["what"] == kind.metric)
     bound = release["sensitivity"]
     noise = bound * release["records_per_unit"] / release["noise_mu"]
-    found: dict[int, list[float]] = {}
+    values: dict[int, list[float]] = {}
     for point in metrics:
         name, _, group = point.name.partition(":g")
         if name != kind.metric or not group:
@@ -74,8 +74,8 @@ def scores_of(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoin
         total = noise * math.hypot(share, 1.0 - share) / point.std * bound
         inside = share * total - FILLERS * bound / 2.0 if name == "loss" else (1.0 - share) * total - FILLERS
         unit = bound * (USER_RECORDS if kind.layout == "users" else 1)
-        found.setdefault(int(group), []).append(inside / unit)
-    return found
+        values.setdefault(int(group), []).append(inside / unit)
+    return values
 
 
 def charged_scores_mu(kind: Kind, certificate: Certificate, metrics: Iterable[MetricPoint]) -> float:
@@ -95,7 +95,7 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
         metrics: all that the service shows of the job.
         posted: the charges in the ledger's entries.
     """
-    found: list[str] = []
+    problems: list[str] = []
     releases = certificate["mechanism"]["releases"]
     declared = {_metric(each): each for each in releases}
     seen = Counter((point.name, point.on) for point in metrics if point.released_by in RELEASED_BY)
@@ -103,37 +103,37 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
     for (name, on), times in sorted(seen.items()):
         release = declared.get(name)
         if release is None or release["account"] != on:
-            found.append(
+            problems.append(
                 f"{name} on {on} was released {times} times, and the certificate's mechanism has no such score"
             )
         elif times > release["times"]:
-            found.append(f"{name} on {on} was released {times} times, and charged for {release['times']}")
+            problems.append(f"{name} on {on} was released {times} times, and charged for {release['times']}")
     for point in metrics:
         if point.released_by == "public_data":
-            found.append(f"{point.name} at step {point.step} is exact")
+            problems.append(f"{point.name} at step {point.step} is exact")
         elif point.released_by != "post_processing" or point.name == "clipping_norm":
             continue
-        elif not any((whole, point.step) in wholes for whole in releases_with(point.name)):
-            found.append(f"{point.name} at step {point.step} is part of no score")
-    return found + _undercharged(certificate, releases, posted)
+        elif not any((total, point.step) in wholes for total in releases_with(point.name)):
+            problems.append(f"{point.name} at step {point.step} is part of no score")
+    return problems + _undercharged(certificate, releases, posted)
 
 
 def _undercharged(certificate: Certificate, releases: list[dict[str, Any]], posted: Mapping[str, int]) -> list[str]:
     """Finds scores that the event tree lacks, or a ledger's charge below the tree."""
-    found = []
+    problems = []
     for account in ("train", "holdout"):
         tree = certificate["events"][account]
-        held = precision_of(tree) if tree is not None else 0.0
-        if held is None:  # sampled: its scores cannot be told apart in the tree
+        precision = precision_of(tree) if tree is not None else 0.0
+        if precision is None:  # sampled: its scores cannot be told apart in the tree
             continue
         scores = math.fsum(each["times"] * each["noise_mu"] ** 2 for each in releases if each["account"] == account)
-        if scores > held * (1.0 + 1e-9):
-            found.append(f"scores on {account} are μ² = {scores:g}, and its events hold {held:g}")
-        if certificate["filter"]["kind"] == "gdp" and posted[account] < held * 1e12 * (1.0 - 1e-9):
-            found.append(f"the ledger charged {account} {posted[account]}, less than its events")
+        if scores > precision * (1.0 + 1e-9):
+            problems.append(f"scores on {account} are μ² = {scores:g}, and its events hold {precision:g}")
+        if certificate["filter"]["kind"] == "gdp" and posted[account] < precision * 1e12 * (1.0 - 1e-9):
+            problems.append(f"the ledger charged {account} {posted[account]}, less than its events")
     if dict(posted) != {account: certificate["charge"][account] for account in ("train", "holdout")}:
-        found.append("the ledger's entry differs from the certificate's charge")
-    return found
+        problems.append("the ledger's entry differs from the certificate's charge")
+    return problems
 
 
 def _metric(release: Mapping[str, Any]) -> str:

@@ -21,10 +21,10 @@ items and of tokens, noisy frequencies of items, studies, times and sizes."""
 
 def row(result: Result) -> tuple[str, ...]:
     """One line of the table. The μ of a sampled plan is computed from its printed ε at its δ."""
-    found = result.finding
+    finding = result.finding
     charged = f"{'' if result.exact else '~'}{result.charged_mu:.3f}"
-    sides = f"{found.present:,} / {found.absent:,}"
-    numbers = (f"{result.epsilon:.4g}", charged, f"{found.fitted_mu:.3f}", f"{found.lower_mu:.3f}")
+    sides = f"{finding.present:,} / {finding.absent:,}"
+    numbers = (f"{result.epsilon:.4g}", charged, f"{finding.fitted_mu:.3f}", f"{finding.lower_mu:.3f}")
     return (result.kind, sides, *numbers, "passed" if result.passed else "VIOLATION")
 
 

@@ -193,10 +193,10 @@ class Audit:
             planted |= {(kind.name, at): one for at, one in enumerate(plant_neighbours(kind, names, folder, random))}
 
         def register(slot: Slot) -> _Registered:
-            each = planted[slot]
-            dataset = self.client.create_dataset(each.spec, each.file).id
-            side = self.client.create_dataset(*each.side).id if each.side and slot in with_side else None
-            return _Registered(each, dataset, side)
+            planted_set = planted[slot]
+            dataset = self.client.create_dataset(planted_set.spec, planted_set.file).id
+            side = self.client.create_dataset(*planted_set.side).id if planted_set.side and slot in with_side else None
+            return _Registered(planted_set, dataset, side)
 
         with ThreadPoolExecutor(REGISTERING) as pool:
             return dict(zip(planted, pool.map(register, planted), strict=True))
@@ -211,14 +211,14 @@ class Audit:
         certificates = [self.client.certificate(job.id).certificate for job in jobs]
         metrics = [self.client.metrics(job.id) for job in jobs]
         posted = [self._posted(job) for job in jobs]
-        problems = [each for said in zip(certificates, metrics, posted, strict=True) for each in uncharged(*said)]
+        problems = [each for record in zip(certificates, metrics, posted, strict=True) for each in uncharged(*record)]
         # Of guesses each job has its own certificate for one plan; the weakest claim must cover all.
-        weakest = max(certificates, key=lambda each: float(each["epsilon"]["value"]))
+        weakest = max(certificates, key=lambda certificate: float(certificate["epsilon"]["value"]))
         printed = weakest["epsilon"]
         if kind.of_scores:
-            mu = max(charged_scores_mu(kind, *said) for said in zip(certificates, metrics, strict=True))
+            mu = max(charged_scores_mu(kind, *record) for record in zip(certificates, metrics, strict=True))
             claim = Claim.gaussian(mu)
-            scores = [scores_of(kind, *said) for said in zip(certificates, metrics, strict=True)]
+            scores = [scores_of(kind, *record) for record in zip(certificates, metrics, strict=True)]
             present, absent = _by_coin(jobs, scores)
             finding = examine(present, absent, [0.5 + each / SCORE_MU for each in SPREAD], claim, self.level)
         else:
@@ -261,8 +261,10 @@ class Audit:
     def _succeeded(self, job: _Job) -> Job:
         ended = self.client.wait_for(job.id, self.timeout_s)
         if ended.status != "succeeded":
-            why = (ended.failure or {}).get("message", "")
-            raise ScrimpError(f"the job of {job.kind.name!r} ({job.id}) is {ended.status}, not audited. {why}".strip())
+            message = (ended.failure or {}).get("message", "")
+            raise ScrimpError(
+                f"the job of {job.kind.name!r} ({job.id}) is {ended.status}, not audited. {message}".strip()
+            )
         return ended
 
     def _posted(self, job: _Job) -> dict[str, int]:
@@ -270,14 +272,14 @@ class Audit:
         return {name: sum(getattr(entry, name) for entry in entries) for name in ("train", "holdout")}
 
     def _pairs(self) -> tuple[Pair, ...]:
-        found = []
-        for (one, its), (other, others) in itertools.combinations(self._noise, 2):
+        pairs = []
+        for (one, its), (other, other_noise) in itertools.combinations(self._noise, 2):
             both = np.concatenate([_nobody(one.planted), _nobody(other.planted)])
             places, times = np.unique(both, return_counts=True)
             places = places[times == 2]
-            said = agreement(its[places], others[places])
-            found.append(Pair((one.kind.name, other.kind.name), said, said.chance > self.level))
-        return tuple(found)
+            correlation = agreement(its[places], other_noise[places])
+            pairs.append(Pair((one.kind.name, other.kind.name), correlation, correlation.chance > self.level))
+        return tuple(pairs)
 
 
 def job_spec(kind: Kind, dataset: str, records: int, side: str | None = None) -> dict[str, Any]:
@@ -320,8 +322,8 @@ def _evaluation(kind: Kind) -> dict[str, Any]:
 def _by_coin(jobs: Sequence[_Job], scores: Iterable[dict[int, list[float]]]) -> tuple[Numbers, Numbers]:
     """All jobs' scores of groups whose canary is in, and of groups whose canary is out."""
     sides: dict[bool, list[float]] = {True: [], False: []}
-    for job, found in zip(jobs, scores, strict=True):
-        for group, values in found.items():
+    for job, job_scores in zip(jobs, scores, strict=True):
+        for group, values in job_scores.items():
             sides[bool(job.planted.inside[group])] += values
     return np.array(sides[True]), np.array(sides[False])
 

@@ -152,12 +152,12 @@ def examine(present: Numbers, absent: Numbers, thresholds: Sequence[float], clai
         raise ValueError("canaries are needed on both sides: plant more")
     hits = [(int((present > each).sum()), int((absent > each).sum())) for each in thresholds]
     pairs = [(lower_bound(true, len(present), level), upper_bound(false, len(absent), level)) for true, false in hits]
-    least = [_separation(p, q) if p > 0.0 and q < 1.0 else 0.0 for p, q in pairs]
-    best = int(np.argmax(least))
+    separations = [_separation(p, q) if p > 0.0 and q < 1.0 else 0.0 for p, q in pairs]
+    best = int(np.argmax(separations))
     # Half a case more and one less than all: no rate is 0 or 1.
     true, false = ((hit + 0.5) / (len(side) + 1) for hit, side in zip(hits[best], (present, absent), strict=True))
-    worst = max((_excess(p, q, claim) for p, q in pairs), key=lambda each: each.amount)
-    return Finding(len(present), len(absent), _separation(true, false), max(least[best], 0.0), worst)
+    worst = max((_excess(p, q, claim) for p, q in pairs), key=lambda excess: excess.amount)
+    return Finding(len(present), len(absent), _separation(true, false), max(separations[best], 0.0), worst)
 
 
 def examine_guesses(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], claim: Claim, level: float) -> Finding:
@@ -201,9 +201,9 @@ def _excess(p: float, q: float, claim: Claim) -> Excess:
     """The excess of one pair of bounds, over the whole curve and both directions."""
     with np.errstate(over="ignore"):
         grown = np.exp(claim.epsilons)
-        found = np.maximum(p - grown * q, (1.0 - q) - grown * (1.0 - p))
-    at = int(np.argmax(found - claim.deltas))
-    return Excess(float(claim.epsilons[at]), float(claim.deltas[at]), float(found[at]))
+        differences = np.maximum(p - grown * q, (1.0 - q) - grown * (1.0 - p))
+    at = int(np.argmax(differences - claim.deltas))
+    return Excess(float(claim.epsilons[at]), float(claim.deltas[at]), float(differences[at]))
 
 
 def quantile_thresholds(decoys: Numbers, mu: float, spread: Sequence[float]) -> list[float]:
@@ -235,7 +235,7 @@ def agreement(one: Numbers, other: Numbers) -> Agreement:
     """Compares the signs of two noises, each symmetric around 0. The test is exact: a two-sided binomial one."""
     from scipy import stats
 
-    told = (one != 0.0) & (other != 0.0)
-    same, trials = int(((one > 0.0) == (other > 0.0))[told].sum()), int(told.sum())
+    both = (one != 0.0) & (other != 0.0)
+    same, trials = int(((one > 0.0) == (other > 0.0))[both].sum()), int(both.sum())
     chance = float(stats.binomtest(same, trials).pvalue) if trials else 1.0
     return Agreement(same, trials, chance)

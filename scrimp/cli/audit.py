@@ -29,8 +29,8 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The most entries to show.")] = 50,
 ) -> None:
     """Show the last entries, newest first."""
-    found = first(session.client.audit(key=of_key, action=action, target=target), limit)
-    session.result(found, lambda: show.table(session.console, COLUMNS, [_row(entry) for entry in found]))
+    entries = first(session.client.audit(key=of_key, action=action, target=target), limit)
+    session.result(entries, lambda: show.table(session.console, COLUMNS, [_row(entry) for entry in entries]))
 
 
 @command(app, "follow")
@@ -55,21 +55,25 @@ def verify(
     head: Annotated[str | None, typer.Option(help="A head that you kept: the chain must contain it.")] = None,
 ) -> None:
     """Check the hash chain: by the service, and here from the entries. Exit code 1 if it is not valid."""
-    found = session.client.verify_audit()
+    verification = session.client.verify_audit()
     # The chain may have grown since the service checked it.
-    lines = first(session.client.audit(since=0), found.entries)
-    here = recompute_audit(lines)
-    known = head is None or head in {line.hash for line in lines}
-    answer = plain(found) | {"recomputed_here": asdict(here), "head_known": known}
-    good = found.valid and known and here.head == found.head and here.first_bad_entry is None
-    words = f"{'valid' if good else 'NOT VALID'}: {found.entries} entries, {found.unsealed} not sealed yet"
-    session.result(answer, lambda: session.console.print(f"{words}\nhead {found.head}", soft_wrap=True))
+    lines = first(session.client.audit(since=0), verification.entries)
+    recomputed = recompute_audit(lines)
+    is_known = head is None or head in {line.hash for line in lines}
+    answer = plain(verification) | {"recomputed_here": asdict(recomputed), "head_known": is_known}
+    good = (
+        verification.valid and is_known and recomputed.head == verification.head and recomputed.first_bad_entry is None
+    )
+    words = (
+        f"{'valid' if good else 'NOT VALID'}: {verification.entries} entries, {verification.unsealed} not sealed yet"
+    )
+    session.result(answer, lambda: session.console.print(f"{words}\nhead {verification.head}", soft_wrap=True))
     if not good:
         raise typer.Exit(FAILED)
 
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:
-    said = ", ".join(f"{name} {value}" for name, value in entry.details.items())
+    details = ", ".join(f"{name} {value}" for name, value in entry.details.items())
     place = "-" if entry.seq is None else str(entry.seq)
-    what = (entry.action, entry.outcome, entry.actor or "-", entry.target or "-", entry.address or "-")
-    return (place, show.when(entry.at), *what, said)
+    cells = (entry.action, entry.outcome, entry.actor or "-", entry.target or "-", entry.address or "-")
+    return (place, show.when(entry.at), *cells, details)

@@ -39,19 +39,21 @@ def audit_bundle(
     findings = examine(files, trust)
 
     def told() -> None:
-        for each in findings:
-            session.console.print(f"[bold]{escape(each.file)}[/]", soft_wrap=True)
-            for name, verdict, said in each.checks:
+        for finding in findings:
+            session.console.print(f"[bold]{escape(finding.file)}[/]", soft_wrap=True)
+            for name, verdict, detail in finding.checks:
                 sign = f"{SIGNS[verdict]} {name:<10}"
-                session.console.print(f"  {sign} {escape(said)}", soft_wrap=True, highlight=False)
+                session.console.print(f"  {sign} {escape(detail)}", soft_wrap=True, highlight=False)
             if not brief:
-                show.sections(session.console, each.sections)
+                show.sections(session.console, finding.sections)
 
     answer = [
         {
             "file": each.file,
             "status": int(each.verdict),
-            "checks": [{"check": name, "status": int(verdict), "detail": said} for name, verdict, said in each.checks],
+            "checks": [
+                {"check": name, "status": int(verdict), "detail": detail} for name, verdict, detail in each.checks
+            ],
             "recomputed": each.printed,
             "words": dict(each.sections),
         }

@@ -44,9 +44,9 @@ def add(
         places = None if slots is None else json.loads(slots)
     except ValueError as error:
         raise typer.BadParameter(f"--slots is not JSON: {error}") from None
-    named, left = large.sent(session.client, {}, {"file": file, "edges_file": edges})
+    body, left = large.sent(session.client, {}, {"file": file, "edges_file": edges})
     with large.reading() as progress:
-        made = session.client.blocks.add(
+        block = session.client.blocks.add(
             dataset,
             label,
             records,
@@ -54,13 +54,13 @@ def add(
             edges_file=left["edges_file"],
             slots=places,
             path=path,
-            upload=named.get("upload"),
+            upload=body.get("upload"),
             edges_path=edges_path,
-            edges_upload=named.get("edges_upload"),
+            edges_upload=body.get("edges_upload"),
             wait=wait,
             progress=progress,
         )
-    _print(session, [made])
+    _print(session, [block])
 
 
 @command(app, "list")
@@ -76,21 +76,21 @@ def retire(session: Session, dataset: Dataset, label: Label) -> None:
     _print(session, [session.client.blocks.retire(dataset, label)])
 
 
-def _print(session: Session, found: list[DataBlock]) -> None:
-    rows = [(each.label, each.state, f"{each.shape.records_train:,}", *_shares(each), each.id) for each in found]
+def _print(session: Session, blocks: list[DataBlock]) -> None:
+    rows = [(each.label, each.state, f"{each.shape.records_train:,}", *_shares(each), each.id) for each in blocks]
     head = ("block", "state", "to train on", "spent", "held", "left", "id")
-    session.result(found, lambda: show.table(session.console, head, rows))
-    told = show.console(stderr=True)
-    for block in found:
+    session.result(blocks, lambda: show.table(session.console, head, rows))
+    console = show.console(stderr=True)
+    for block in blocks:
         for warning in block.warnings or ():
-            told.print(f"warning: {warning}", soft_wrap=True)
+            console.print(f"warning: {warning}", soft_wrap=True)
         if block.reading is not None and block.reading.problem is not None:
-            told.print(f"{block.label}: {block.reading.problem['detail']}", soft_wrap=True)
+            console.print(f"{block.label}: {block.reading.problem['detail']}", soft_wrap=True)
 
 
 def _shares(block: DataBlock) -> tuple[str, str, str]:
     if block.ledger is None:
         return "", "", ""
     accounts = [each for each in block.ledger.accounts.values() if each is not None]
-    spent, held = (max(getattr(each, name) or 0.0 for each in accounts) for name in ("share_spent", "share_held"))
-    return f"{spent:.1%}", f"{held:.1%}", f"{max(0.0, 1.0 - spent - held):.1%}"
+    spent, held_share = (max(getattr(each, name) or 0.0 for each in accounts) for name in ("share_spent", "share_held"))
+    return f"{spent:.1%}", f"{held_share:.1%}", f"{max(0.0, 1.0 - spent - held_share):.1%}"

@@ -36,14 +36,14 @@ def set_(
 ) -> None:
     """Set what the keys of a budget may use together. With --for, these are all its keys from now on."""
     keys = None if not sharing else [session.client.key_id_of(each) for each in sharing]
-    before = _seen(session, dataset, name)
-    version = None if before is None else before.version
-    made = session.client.budgets.set(dataset, name, epsilon, keys, version=version)
-    session.result(made, lambda: _print(session.console, made))
-    left = sorted(set((before.keys if before else None) or ()) - set(made.keys or ()))
+    current = _seen(session, dataset, name)
+    version = None if current is None else current.version
+    budget = session.client.budgets.set(dataset, name, epsilon, keys, version=version)
+    session.result(budget, lambda: _print(session.console, budget))
+    left = sorted(set((current.keys if current else None) or ()) - set(budget.keys or ()))
     if left:
-        said = f"no longer within it, bounded by the cap alone: {', '.join(left)}"
-        show.console(stderr=True).print(Text(said), soft_wrap=True)
+        message = f"no longer within it, bounded by the cap alone: {', '.join(left)}"
+        show.console(stderr=True).print(Text(message), soft_wrap=True)
 
 
 def _seen(session: Session, dataset: str, name: str) -> Budget | None:
@@ -58,8 +58,8 @@ def _percent(budget: Budget, share: str) -> str:
 
 
 def _print(console: Console, budget: Budget) -> None:
-    spent, held = _percent(budget, "share_spent"), _percent(budget, "share_held")
-    line = f"{budget.name}: ε = {budget.epsilon.value:g}, {spent} spent, {held} held. {budget.collusion}"
+    spent, held_share = _percent(budget, "share_spent"), _percent(budget, "share_held")
+    line = f"{budget.name}: ε = {budget.epsilon.value:g}, {spent} spent, {held_share} held. {budget.collusion}"
     console.print(Text(line), soft_wrap=True)
 
 
@@ -67,9 +67,9 @@ BUDGET = {"dataset": DATASET, "name": Parameter(Name)}
 BUDGETS = (
     "budget=name",
     "ε=epsilon.value:g",
-    ("spent", lambda each: _percent(each, "share_spent")),
-    ("held", lambda each: _percent(each, "share_held")),
-    ("keys", lambda each: "closed" if each.closed else ", ".join(each.keys or ())),
+    ("spent", lambda budget: _percent(budget, "share_spent")),
+    ("held", lambda budget: _percent(budget, "share_held")),
+    ("keys", lambda budget: "closed" if budget.closed else ", ".join(budget.keys or ())),
 )
 ASKED = {
     "dataset": DATASET,

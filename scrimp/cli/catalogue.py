@@ -21,18 +21,22 @@ def register(root: typer.Typer) -> None:
         kind: Annotated[str | None, typer.Argument(help="One of them, with its settings.")] = None,
     ) -> None:
         """Show the optimizers that a job can name, and when to prefer which."""
-        found = list(session.client.optimizers())
+        optimizers_listed = list(session.client.optimizers())
         if kind is None:
-            rows = [(each.kind, each.summary, each.when_to_prefer) for each in found]
-            session.result(found, lambda: show.table(session.console, ("kind", "what it is", "prefer it for"), rows))
+            rows = [(each.kind, each.summary, each.when_to_prefer) for each in optimizers_listed]
+            session.result(
+                optimizers_listed, lambda: show.table(session.console, ("kind", "what it is", "prefer it for"), rows)
+            )
             return
-        one = next((each for each in found if each.kind == kind), None)
+        one = next((each for each in optimizers_listed if each.kind == kind), None)
         if one is None:
-            raise ScrimpError(f"there is no optimizer {kind!r}; choose one of {', '.join(each.kind for each in found)}")
+            raise ScrimpError(
+                f"there is no optimizer {kind!r}; choose one of {', '.join(each.kind for each in optimizers_listed)}"
+            )
         session.result(one, lambda: _show(session, one))
 
-    for name, (key, said) in LISTS.items():
-        _register_list(root, name, key, said)
+    for name, (key, text) in LISTS.items():
+        _register_list(root, name, key, text)
 
     tables.register(
         root,
@@ -53,22 +57,22 @@ LISTS = {
 }
 
 
-def _register_list(root: typer.Typer, name: str, key: str, said: str) -> None:
+def _register_list(root: typer.Typer, name: str, key: str, text: str) -> None:
     def list_(
         session: Session, one: Annotated[str | None, typer.Argument(help="One of them, whole, as JSON.")] = None
     ) -> None:
         pages: Pages[Kind] = getattr(session.client, name)()
-        found = [plain(each) for each in pages]
+        items = [plain(each) for each in pages]
         if one is None:
-            rows = [(str(each[key]), _said(each)) for each in found]
-            session.result(found, lambda: show.table(session.console, (key, "what it is"), rows))
+            rows = [(str(each[key]), _said(each)) for each in items]
+            session.result(items, lambda: show.table(session.console, (key, "what it is"), rows))
             return
-        chosen = next((each for each in found if each[key] == one), None)
-        if chosen is None:
-            raise ScrimpError(f"there is no {one!r} in {name}; choose one of {', '.join(str(e[key]) for e in found)}")
-        session.result(chosen, lambda: session.console.print_json(data=chosen))
+        row = next((each for each in items if each[key] == one), None)
+        if row is None:
+            raise ScrimpError(f"there is no {one!r} in {name}; choose one of {', '.join(str(e[key]) for e in items)}")
+        session.result(row, lambda: session.console.print_json(data=row))
 
-    list_.__doc__ = said
+    list_.__doc__ = text
     command(root, name)(list_)
 
 
@@ -94,8 +98,8 @@ WORKERS = ("name", ("state", _state), ("devices", _devices), "job", "seen=seen_a
 
 def _show(session: Session, one: Optimizer) -> None:
     settings = {
-        name: " ".join(str(value) for value in (_type(of), *_default(of)))
-        for name, of in one.json_schema["properties"].items()
+        name: " ".join(str(value) for value in (_type(schema), *_default(schema)))
+        for name, schema in one.json_schema["properties"].items()
         if name != "kind"
     }
     show.facts(
@@ -103,7 +107,7 @@ def _show(session: Session, one: Optimizer) -> None:
         [
             (one.kind, one.summary),
             ("update", one.update),
-            ("keeps", "; ".join(f"{slot}: {what}" for slot, what in one.state.items())),
+            ("keeps", "; ".join(f"{slot}: {text}" for slot, text in one.state.items())),
             ("costs", one.cost),
             ("prefer it for", one.when_to_prefer),
             ("source", one.source),
@@ -112,11 +116,11 @@ def _show(session: Session, one: Optimizer) -> None:
     )
 
 
-def _type(of: dict[str, object]) -> str:
-    if "enum" in of:
-        return " | ".join(str(each) for each in list(of["enum"]))  # type: ignore[call-overload]
-    return str(of.get("type", "see --json"))
+def _type(schema: dict[str, object]) -> str:
+    if "enum" in schema:
+        return " | ".join(str(each) for each in list(schema["enum"]))  # type: ignore[call-overload]
+    return str(schema.get("type", "see --json"))
 
 
-def _default(of: dict[str, object]) -> list[str]:
-    return [f"(default {json.dumps(of['default'])})"] if "default" in of else []
+def _default(schema: dict[str, object]) -> list[str]:
+    return [f"(default {json.dumps(schema['default'])})"] if "default" in schema else []

@@ -75,12 +75,14 @@ def _facts(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}") from None
-    wrong = [name for name, value in given.items() if name not in FACTS or isinstance(value, list) != (name in LISTS)]
+    wrong = [
+        name for name, value in document.items() if name not in FACTS or isinstance(value, list) != (name in LISTS)
+    ]
     if wrong:
         raise typer.BadParameter(
             f"{path} must answer what `scrimp certificates registry` asks; not so: {', '.join(wrong)}"
         )
-    return given
+    return document

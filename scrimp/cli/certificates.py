@@ -99,13 +99,13 @@ def verify(
 
 def _tell(session: Session, status: int, problem: str | None, key: str, *, trusted: bool) -> None:
     """Prints what was found; ends with this exit code."""
-    told = {
+    message = {
         DONE: f"[green]✓[/] the signature holds (public key {key})",
         FAILED: f"[red]✗[/] {problem} (public key {key})",
         USAGE: f"[yellow]![/] {problem or UNCHECKED} (public key {key})",
     }[status]
     answer = {"valid": status == DONE, "intact": status != FAILED, "signer_checked": trusted, "public_key": key}
-    session.result(answer, lambda: session.console.print(told, soft_wrap=True))
+    session.result(answer, lambda: session.console.print(message, soft_wrap=True))
     if status:
         raise typer.Exit(status)
 
@@ -127,13 +127,13 @@ def date(
     document = read_json(path) if path.is_file() else document_of(session, signed)
     envelope = document if "payload" in document else document.get("envelope") or document.get("terms") or {}
     try:
-        found = session.client.signature_date(digest_of(envelope))
+        dated = session.client.signature_date(digest_of(envelope))
     except NotProven as error:
         raise typer.BadParameter(f"{signed}: {error}") from None
-    written(to, (json.dumps(found.model_dump(mode="json"), indent=1) + "\n").encode())
-    seen = len(Note.parse(found.checkpoint).signatures) - 1
-    said = f"{to}: {seen} cosignatures" + ("" if seen else "; no witness has seen it yet: ask again later")
-    session.result(found, lambda: session.console.print(said, soft_wrap=True, highlight=False))
+    written(to, (json.dumps(dated.model_dump(mode="json"), indent=1) + "\n").encode())
+    seen = len(Note.parse(dated.checkpoint).signatures) - 1
+    message = f"{to}: {seen} cosignatures" + ("" if seen else "; no witness has seen it yet: ask again later")
+    session.result(dated, lambda: session.console.print(message, soft_wrap=True, highlight=False))
 
 
 @command(app, "recompute")
@@ -206,24 +206,24 @@ def registry(
         print(records.template(), end="")
         return
     try:
-        given = tomllib.loads(facts.read_text())
+        declared = tomllib.loads(facts.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise typer.BadParameter(f"{facts} cannot be read: {error}") from None
-    if open_ := records.missing(given):
+    if open_ := records.missing(declared):
         raise typer.BadParameter(f"{facts} must answer exactly what the template asks; not so: {', '.join(open_)}")
     try:
-        made = records.record(body_of(document_of(session, certificate)), given)
+        row = records.record(body_of(document_of(session, certificate)), declared)
     except (KeyError, TypeError, ValueError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None
-    session.result(made, lambda: print(records.as_yaml(made), end=""))
+    session.result(row, lambda: print(records.as_yaml(row), end=""))
 
 
 def signing_key(session: Session) -> None:
     """Print the public key that the service signs certificates with: base64, on a line of its own."""
-    found = next(session.client.signing_keys(), None)
-    if found is None:
+    key = next(session.client.signing_keys(), None)
+    if key is None:
         raise ScrimpError("the service has no signing key yet: start its relay")
-    session.result(found, lambda: session.console.print(found.public_key, soft_wrap=True, highlight=False))
+    session.result(key, lambda: session.console.print(key.public_key, soft_wrap=True, highlight=False))
 
 
 def document_of(session: Session, certificate: str) -> dict[str, Any]:
@@ -232,11 +232,11 @@ def document_of(session: Session, certificate: str) -> dict[str, Any]:
     is_file = certificate == "-" or path.exists() or path.suffix == ".json" or len(path.parts) > 1
     if certificate.startswith("job_") or not is_file:
         return session.client.certificate(session.job(certificate)).model_dump(mode="json")
-    found = read_json(Path(certificate))
-    if isinstance(found, dict) and {"payloadType", "payload", "signatures"} <= found.keys():
-        return found
+    document = read_json(Path(certificate))
+    if isinstance(document, dict) and {"payloadType", "payload", "signatures"} <= document.keys():
+        return document
     try:
-        return SignedCertificate.model_validate(found).model_dump(mode="json")
+        return SignedCertificate.model_validate(document).model_dump(mode="json")
     except UnexpectedAnswer:
         raise typer.BadParameter(
             f"{certificate} holds neither a certificate with its signature and public_key, nor a DSSE envelope"

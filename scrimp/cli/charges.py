@@ -44,10 +44,10 @@ def reserve(
         raise typer.BadParameter("MECHANISM must be a JSON object: see docs/charges.md")
     charges = session.client.charges
     use = Use(purpose=purpose, permit=permit) if purpose or permit else Use()
-    made = charges.reserve(
+    charge = charges.reserve(
         dataset, claim, unit=unit, attested=attested, account=account, blocks=block, idempotency_key=once, **use
     )
-    session.result(made, lambda: _print(session.console, made))
+    session.result(charge, lambda: _print(session.console, charge))
 
 
 def _share(charge: Charge) -> str:

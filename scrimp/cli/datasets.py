@@ -86,9 +86,9 @@ def check(
     """Check a file against its declaration; the service stores nothing."""
     declared = read_json(spec) if spec is not None else _proposal(file, label, None).spec
     files = {"file": file, "holdout_file": holdout_file, "edges_file": edges_file}
-    asked, left = large.sent(session.client, declared, files)
-    found = session.client.check_dataset(asked, **left)
-    session.result(found, lambda: show_reading.checked(session.console, found))
+    request, left = large.sent(session.client, declared, files)
+    checked = session.client.check_dataset(request, **left)
+    session.result(checked, lambda: show_reading.checked(session.console, checked))
 
 
 @app.command("init")
@@ -148,11 +148,11 @@ def declare(
 ) -> None:
     """Declare records, slots, classes, scale, ranges or the plan anew. Jobs keep the version that they were priced
     with."""
-    asked = read_json(changes) if changes is not None else {}
-    asked |= {"records": records} if records is not None else {}
-    asked |= {"plan": plan} if plan is not None else {}
-    found = session.client.redeclare_dataset(dataset, asked | {"dry_run": dry_run})
-    session.result(found, lambda: show_reading.redeclared(session.console, found))
+    document = read_json(changes) if changes is not None else {}
+    document |= {"records": records} if records is not None else {}
+    document |= {"plan": plan} if plan is not None else {}
+    result = session.client.redeclare_dataset(dataset, document | {"dry_run": dry_run})
+    session.result(result, lambda: show_reading.redeclared(session.console, result))
 
 
 @command(app, "slots")
@@ -167,14 +167,16 @@ def slots(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what it would say.")] = False,
 ) -> None:
     """Show how many places a data set has for records, and its default; or declare them for later jobs."""
-    named = {"train": train, "holdout": holdout, "train_rows": train_rows, "holdout_rows": holdout_rows}
-    stated = {name: number for name, number in named.items() if number is not None}
-    before = session.client.dataset(dataset)
+    sizes = {"train": train, "holdout": holdout, "train_rows": train_rows, "holdout_rows": holdout_rows}
+    stated = {name: number for name, number in sizes.items() if number is not None}
+    current = session.client.dataset(dataset)
     changed = default or bool(stated)
-    present = {} if default else before.privacy.get("slots") or {}
+    present = {} if default else current.privacy.get("slots") or {}
     changes = {"slots": present | stated, "dry_run": dry_run} if changed else {"dry_run": True}
-    found = session.client.redeclare_dataset(dataset, changes)
-    session.result(found, lambda: show_reading.slots(session.console, before, found, changed=changed, dry_run=dry_run))
+    result = session.client.redeclare_dataset(dataset, changes)
+    session.result(
+        result, lambda: show_reading.slots(session.console, current, result, changed=changed, dry_run=dry_run)
+    )
 
 
 def _spent(dataset: Dataset) -> str:
@@ -192,12 +194,12 @@ def _note(console: Console, note: ErasureNote) -> None:
     erased = ", ".join(each["label"] for each in note.erased)
     console.print(Text(f"erased of {note.name}: {erased}"), soft_wrap=True)
     rows = []
-    for each in note.models:
-        epsilon, found = each["epsilon"], each["found_at_one_percent"]
+    for model in note.models:
+        epsilon, rate = model["epsilon"], model["found_at_one_percent"]
         bound = "–" if epsilon is None else f"ε = {epsilon['value']:.4g}, δ = {epsilon['delta']:g}"
-        share = "–" if found is None else f"{100.0 * found:.3g} %"
-        left = ", ".join(to["recipient"] for to in each["egresses"]) or "–"
-        rows.append((each["certificate"] or each["job"], bound, share, ", ".join(each["used"]), left))
+        share = "–" if rate is None else f"{100.0 * rate:.3g} %"
+        left = ", ".join(to["recipient"] for to in model["egresses"]) or "–"
+        rows.append((model["certificate"] or model["job"], bound, share, ", ".join(model["used"]), left))
     show.table(console, ("certificate", "guarantee", "found at 1 %", "used", "left for"), rows)
     for line in note.meaning:
         console.print(Text(f"* {line}"), soft_wrap=True)

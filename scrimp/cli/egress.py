@@ -43,19 +43,19 @@ def egress(
     from scrimp.egress import unpack
 
     job_id = session.job(job)
-    found = next((each for each in session.client.egresses(job_id) if _fits(each, recipient, number)), None)
-    if found is None:
+    egress_row = next((each for each in session.client.egresses(job_id) if _fits(each, recipient, number)), None)
+    if egress_row is None:
         if number is not None or recipient is None or reason is None:
             raise typer.BadParameter("there is no such egress: give --recipient and --reason, to ask for one")
-        found = session.client.ask_egress(job_id, recipient, reason)
-    if found.status == "waiting":
-        waiting = {"egress": found.id, "status": found.status, "approval": found.approval}
-        session.result(waiting, lambda: session.console.print(Text(WAITS.format(found.approval)), soft_wrap=True))
+        egress_row = session.client.ask_egress(job_id, recipient, reason)
+    if egress_row.status == "waiting":
+        waiting = {"egress": egress_row.id, "status": egress_row.status, "approval": egress_row.approval}
+        session.result(waiting, lambda: session.console.print(Text(WAITS.format(egress_row.approval)), soft_wrap=True))
         raise typer.Exit(3)
     with tempfile.TemporaryDirectory() as folder:
-        archive = session.client.download_egress(job_id, Path(folder) / "egress.zip", number=found.number)
+        archive = session.client.download_egress(job_id, Path(folder) / "egress.zip", number=egress_row.number)
         names = unpack(archive, out)
-    answer = {"egress": found.id, "number": found.number, "folder": str(out), "files": names}
+    answer = {"egress": egress_row.id, "number": egress_row.number, "folder": str(out), "files": names}
     session.result(answer, lambda: session.console.print(Text(f"{out}: {len(names)} files"), soft_wrap=True))
 
 
@@ -90,21 +90,21 @@ def verify_egress(
     notes = tuple(checkpoint_in(each) for each in checkpoint or ())
     at = None if since is None else since.replace(tzinfo=UTC)
     trust = trust_of(public_key, root, history, history_number, witness, dated)
-    found = examine(folder, trust, Expected(job, recipient, at, notes))
-    status = FAILED if found.refuted else DONE if found.signer_checked and found.holds else USAGE
-    answer = {"valid": status == DONE, "signer_checked": found.signer_checked, "faults": found.faults}
+    report = examine(folder, trust, Expected(job, recipient, at, notes))
+    status = FAILED if report.refuted else DONE if report.signer_checked and report.holds else USAGE
+    answer = {"valid": status == DONE, "signer_checked": report.signer_checked, "faults": report.faults}
 
     def told() -> None:
-        for fault in found.faults:
+        for fault in report.faults:
             sign = "[yellow]![/]" if isinstance(fault, Doubt) else "[red]✗[/]"
             session.console.print(f"{sign} {escape(fault)}", soft_wrap=True, highlight=False)
-        if found.holds:
-            m = found.manifest
-            said = f"egress {m['number']} of {m['job']} for {m['recipient']}, made at {m['made_at']}: {m['egress']}"
-            sign = "[green]✓[/]" if found.signer_checked else "[yellow]![/] intact; signer not checked:"
-            session.console.print(f"{sign} {escape(said)}", soft_wrap=True, highlight=False)
+        if report.holds:
+            m = report.manifest
+            message = f"egress {m['number']} of {m['job']} for {m['recipient']}, made at {m['made_at']}: {m['egress']}"
+            sign = "[green]✓[/]" if report.signer_checked else "[yellow]![/] intact; signer not checked:"
+            session.console.print(f"{sign} {escape(message)}", soft_wrap=True, highlight=False)
 
-    session.result(answer | {"manifest": found.manifest}, told)
+    session.result(answer | {"manifest": report.manifest}, told)
     if status:
         raise typer.Exit(status)
 
@@ -161,17 +161,17 @@ def _fits(egress: Egress, recipient: str | None, number: int | None) -> bool:
 
 
 def _approval(console: Console, approval: Approval) -> None:
-    said = ", ".join(each["person"] for each in approval.agreements) or "nobody"
-    console.print(Text(f"{approval.id} is {approval.status}; agreed: {said}"), soft_wrap=True)
+    persons = ", ".join(each["person"] for each in approval.agreements) or "nobody"
+    console.print(Text(f"{approval.id} is {approval.status}; agreed: {persons}"), soft_wrap=True)
 
 
-def _persons(console: Console, found: Persons | Approval) -> None:
-    if isinstance(found, Approval):
-        _approval(console, found)
+def _persons(console: Console, persons: Persons | Approval) -> None:
+    if isinstance(persons, Approval):
+        _approval(console, persons)
         return
-    for person, keys in found.persons.items():
+    for person, keys in persons.persons.items():
         console.print(Text(f"{person}: {', '.join(keys)}"), soft_wrap=True)
-    if not found.persons:
+    if not persons.persons:
         console.print("nobody is named: one person is enough")
 
 
@@ -187,14 +187,14 @@ def name(
 
     Once persons are named, two of them must agree to a change.
     """
-    named: dict[str, list[str]] = {}
-    for each in person or ():
-        who, sign, keys = each.rpartition("=")
-        if not sign or not who.strip() or not keys:
-            raise typer.BadParameter(f"--person: say NAME=KEY[,KEY…], not {each!r}")
-        named[who.strip()] = [session.client.key_id_of(key) for key in keys.split(",")]
-    found = session.client.set_persons(dataset, named)
-    session.result(found, lambda: _persons(session.console, found))
+    members: dict[str, list[str]] = {}
+    for text in person or ():
+        member, sign, keys = text.rpartition("=")
+        if not sign or not member.strip() or not keys:
+            raise typer.BadParameter(f"--person: say NAME=KEY[,KEY…], not {text!r}")
+        members[member.strip()] = [session.client.key_id_of(key) for key in keys.split(",")]
+    answer = session.client.set_persons(dataset, members)
+    session.result(answer, lambda: _persons(session.console, answer))
 
 
 SHOWN = ("kind", "epsilon", "job", "recipient")
@@ -202,8 +202,8 @@ APPROVAL = {"approval_id": Parameter(Annotated[str, typer.Argument(metavar="APPR
 LISTED = (
     "id",
     "status",
-    ("act", lambda each: json.dumps({key: value for key, value in each.act.items() if key in SHOWN})),
-    ("agreed", lambda each: ", ".join(word["person"] for word in each.agreements) or "–"),
+    ("act", lambda approval: json.dumps({key: value for key, value in approval.act.items() if key in SHOWN})),
+    ("agreed", lambda approval: ", ".join(word["person"] for word in approval.agreements) or "–"),
     "expires=expires_at",
 )
 register(

@@ -22,8 +22,8 @@ ACCESS = Annotated[str, typer.Option(help="view | train (and submit jobs) | char
 def _print(console: Console, grant: Grant) -> None:
     """The grant, and the terms of the one that it replaced which this one lacks or changes."""
     terms = _terms(grant)
-    said = f"{grant.key_id} ({grant.key_name}) may {grant.access}{''.join(f', {each}' for each in terms.values())}"
-    console.print(Text(said), soft_wrap=True)  # a name is not markup
+    message = f"{grant.key_id} ({grant.key_name}) may {grant.access}{''.join(f', {each}' for each in terms.values())}"
+    console.print(Text(message), soft_wrap=True)  # a name is not markup
     if grant.replaced is not None:
         ended = [each for name, each in _terms(grant.replaced).items() if terms.get(name) != each]
         was = f"replaced its grant to {grant.replaced.access}"
@@ -32,9 +32,9 @@ def _print(console: Console, grant: Grant) -> None:
 
 def _terms(grant: Grant | GrantTerms) -> dict[str, str]:
     """A grant's terms in words, by their names."""
-    most, ends_at = grant.max_epsilon_per_job, grant.ends_at
+    largest, ends_at = grant.max_epsilon_per_job, grant.ends_at
     return {
-        **({} if most is None else {"max_epsilon_per_job": f"at most ε = {most:g} for one job"}),
+        **({} if largest is None else {"max_epsilon_per_job": f"at most ε = {largest:g} for one job"}),
         **({"purpose": f"for {grant.purpose}"} if grant.purpose else {}),
         **({"permit": f"permit {grant.permit}"} if grant.permit else {}),
         **({"ends_at": f"until {show.when(ends_at)}"} if ends_at else {}),

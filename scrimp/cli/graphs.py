@@ -30,10 +30,10 @@ def upload(
 
 def _told(console: Console, graph: Graph) -> None:
     console.print(f'model: {{"kind": "graph", "upload": "{graph.sha256}"}}', markup=False, soft_wrap=True)
-    said = (
+    message = (
         f"{graph.inputs} numbers in, {graph.outputs} out; trains {graph.trained:,} of {graph.parameters:,} parameters"
     )
-    console.print(said, markup=False)
+    console.print(message, markup=False)
 
 
 register(

@@ -40,8 +40,8 @@ def quote(
     elif total or levels or runs:
         raise typer.BadParameter("--total, --levels and --runs need --sweep")
     else:
-        found = session.client.quote(read_json(file))
-        session.result(found, lambda: show.quote(session.console, found))
+        quoted = session.client.quote(read_json(file))
+        session.result(quoted, lambda: show.quote(session.console, quoted))
 
 
 def _numbers(text: str) -> list[float]:
@@ -64,13 +64,13 @@ def train(
     timeout: Timeout = 3600.0,
 ) -> None:
     """Train on a data set: the service chooses all the rest and says why. Exit code 3 if it does not fit."""
-    named = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
-    _shown(session, session.client.train(dataset, epsilon, **named, **_use(use)).last, watching, timeout)
+    overrides = {} if extractor is None else {"model": {"kind": "linear", "extractor": {"name": extractor}}}
+    _shown(session, session.client.train(dataset, epsilon, **overrides, **_use(use)).last, watching, timeout)
 
 
-def _use(said: list[str] | None) -> dict[str, dict[str, str]]:
+def _use(texts: list[str] | None) -> dict[str, dict[str, str]]:
     """`use` of a specification, from `purpose=…` and `permit=…`."""
-    use = {name: text for name, _, text in (each.partition("=") for each in said or ())}
+    use = {name: text for name, _, text in (each.partition("=") for each in texts or ())}
     if use.keys() - {"purpose", "permit"}:
         raise typer.BadParameter("say purpose=… or permit=…", param_hint="--use")
     return {"use": use} if use else {}
@@ -99,8 +99,8 @@ def watch_(session: Session, job_id: JobId, timeout: Timeout = 3600.0) -> None:
 @command(app, "spec")
 def spec(session: Session, job_id: JobId) -> None:
     """Print a job's specification as it was admitted: to change, and to submit again."""
-    found = session.client.job(session.job(job_id)).spec
-    print(json.dumps(found, indent=2, ensure_ascii=False))
+    document = session.client.job(session.job(job_id)).spec
+    print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 @command(app, "retry")
@@ -162,10 +162,10 @@ def _blocks(job: Job) -> str:
     return ", ".join(f"{block.label} ({block.records:,})" for block in job.quote.reads if "blocks" in job.spec)
 
 
-def _list(console: Console, found: list[Job]) -> None:
+def _list(console: Console, jobs: list[Job]) -> None:
     """Without blocks where no data set has grown."""
-    blocks = [("blocks", _blocks)] if any(map(_blocks, found)) else []
-    table(console, (*JOBS, CREATED, *blocks), found)
+    blocks = [("blocks", _blocks)] if any(map(_blocks, jobs)) else []
+    table(console, (*JOBS, CREATED, *blocks), jobs)
 
 
 def _data(event: Event) -> str:

@@ -39,10 +39,10 @@ def moment(text: str) -> datetime:
     if number.isdigit() and unit in UNITS and len(number) <= 5:
         return datetime.now(UTC) + int(number) * UNITS[unit]
     try:
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is neither a time (2030-01-31) nor a duration (90d, 12h)") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 @command(app, "set")
@@ -61,7 +61,7 @@ def set_(
     ] = None,
 ) -> None:
     """Change a key's limits or its weight; what is not given stays."""
-    given = {
+    settings = {
         "requests_per_minute": requests_per_minute,
         "max_queued_jobs": max_queued_jobs,
         "max_running_jobs": max_running_jobs,
@@ -70,11 +70,11 @@ def set_(
         "weight": weight,
         "max_priority": max_priority,
     }
-    changes: dict[str, int | None] = {name: value for name, value in given.items() if value is not None}
-    for each in default or ():
-        name = each.replace("-", "_")
-        if name not in given or name in changes:
-            raise typer.BadParameter(f"{each!r} is no limit, or is given too: one of {', '.join(given)}")
+    changes: dict[str, int | None] = {name: value for name, value in settings.items() if value is not None}
+    for default_text in default or ():
+        name = default_text.replace("-", "_")
+        if name not in settings or name in changes:
+            raise typer.BadParameter(f"{default_text!r} is no limit, or is given too: one of {', '.join(settings)}")
         changes[name] = None
     if not changes:
         raise typer.BadParameter("say what to change, such as --weight 3")
@@ -90,9 +90,9 @@ def _limits(console: Console, key: Key) -> None:
     show.facts(console, facts)
 
 
-def _new(console: Console, made: NewKey) -> None:
-    console.print(f"{made.key.id}  {made.key.role}  {made.key.name}")
-    console.print(f"[bold]{made.token}[/]", soft_wrap=True)
+def _new(console: Console, key: NewKey) -> None:
+    console.print(f"{key.key.id}  {key.key.role}  {key.key.name}")
+    console.print(f"[bold]{key.token}[/]", soft_wrap=True)
     console.print("The service keeps only a keyed hash of it: store it now.", style="dim")
 
 

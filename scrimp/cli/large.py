@@ -29,18 +29,18 @@ def sent(client: Client, spec: dict[str, Any], files: Files) -> tuple[dict[str, 
     """
     if not any(each is not None and each.stat().st_size > LARGE_BYTES for each in files.values()):
         return spec, files
-    named = {UPLOADS[name]: _uploaded(client, each) for name, each in files.items() if each is not None}
-    return spec | named, dict.fromkeys(files)
+    references = {UPLOADS[name]: _uploaded(client, each) for name, each in files.items() if each is not None}
+    return spec | references, dict.fromkeys(files)
 
 
 @contextmanager
 def reading() -> Iterator[Callable[[int, int], None]]:
     """A bar of the bytes that the service has read; it appears with the first call."""
-    told = show.console(stderr=True)
+    console = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn())
-    with Progress(*columns, console=told, disable=not told.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("the service reads it", total=None, visible=False)
-        yield lambda done, whole: bar.update(task, completed=done, total=whole, visible=True)
+        yield lambda completed, total: bar.update(task, completed=completed, total=total, visible=True)
 
 
 def _uploaded(client: Client, file: Path) -> str:
@@ -51,14 +51,14 @@ def _uploaded(client: Client, file: Path) -> str:
 @contextmanager
 def uploading(file: Path) -> Iterator[Callable[[int, int], None]]:
     """A bar of the bytes that are sent. Interruptions and lost connections say how to resume."""
-    told = show.console(stderr=True)
+    console = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(), TransferSpeedColumn())
     try:
-        with Progress(*columns, TimeRemainingColumn(), console=told, disable=not told.is_terminal) as bar:
+        with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
             task = bar.add_task(file.name, total=file.stat().st_size)
-            yield lambda done, _whole: bar.update(task, completed=done)
+            yield lambda completed, _whole: bar.update(task, completed=completed)
     except KeyboardInterrupt:
-        told.print(f"interrupted; {RESUME}")
+        console.print(f"interrupted; {RESUME}")
         raise
     except ServiceUnreachable as error:
         raise ServiceUnreachable(f"{error}; {RESUME}") from error

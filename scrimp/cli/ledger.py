@@ -38,25 +38,25 @@ def show_(session: Session, dataset: Dataset) -> None:
 def spending(session: Session, dataset: Dataset) -> None:
     """Show who spent what: by person, with the teams' budgets that bound them, summed over all blocks. Only its owner
     reads other names. A block's id names that block alone."""
-    found = session.client.spending(dataset)
+    result = session.client.spending(dataset)
 
     def share(part: SpentPart | None) -> str:
         return "–" if part is None else f"{100.0 * part.share:.3g} %"
 
     rows = [
         (each.key_name or each.key_id, ", ".join(each.budgets) or "–", str(each.charges), *map(share, parts))
-        for each in found.items
+        for each in result.items
         for parts in [(each.train, each.holdout)]
     ]
     head = ("who", "budgets", "charges", "training part", "hold-out part")
 
     def shown() -> None:
         show.table(session.console, head, rows)
-        if found.blocks is not None:
-            said = f"Summed over {len(found.blocks)} blocks: shares of all their budgets together."
-            session.console.print(said)
+        if result.blocks is not None:
+            note = f"Summed over {len(result.blocks)} blocks: shares of all their budgets together."
+            session.console.print(note)
 
-    session.result(found, shown)
+    session.result(result, shown)
 
 
 @command(app, "cap")
@@ -67,16 +67,16 @@ def cap(
     reason: Annotated[str, typer.Option(help="Why; recorded in the ledger.")],
 ) -> None:
     """Change a data set's cap. A raise should not depend on released results."""
-    found = session.client.change_cap(dataset, epsilon, reason)
-    session.result(found, lambda: _cap(session, dataset, found))
+    answer = session.client.change_cap(dataset, epsilon, reason)
+    session.result(answer, lambda: _cap(session, dataset, answer))
 
 
-def _cap(session: Session, dataset: str, found: Ledger | Approval) -> None:
-    if isinstance(found, Approval):
-        said = f"two persons must agree to the raise: {found.id} (scrimp approvals agree)"
-        session.console.print(said, soft_wrap=True, highlight=False)
+def _cap(session: Session, dataset: str, answer: Ledger | Approval) -> None:
+    if isinstance(answer, Approval):
+        message = f"two persons must agree to the raise: {answer.id} (scrimp approvals agree)"
+        session.console.print(message, soft_wrap=True, highlight=False)
     else:
-        show.ledger(session.console, dataset, found)
+        show.ledger(session.console, dataset, answer)
 
 
 @command(app, "checkpoint")
@@ -86,10 +86,10 @@ def checkpoint(
     to: Annotated[Path | None, typer.Option(help="Write the signed note to this file too.")] = None,
 ) -> None:
     """Show the newest signed checkpoint. Keep it elsewhere: `verify --checkpoint` then finds a rewritten ledger."""
-    found = session.client.ledger_checkpoint(dataset)
+    note = session.client.ledger_checkpoint(dataset)
     if to is not None:
-        to.write_text(found.checkpoint, encoding="utf-8")
-    session.result(found, lambda: session.console.print(Text(found.checkpoint), soft_wrap=True))
+        to.write_text(note.checkpoint, encoding="utf-8")
+    session.result(note, lambda: session.console.print(Text(note.checkpoint), soft_wrap=True))
 
 
 @command(app, "proof")
@@ -102,8 +102,8 @@ def proof(
     """Fetch a proof about the newest checkpoint, as JSON. `scrimp.transparency` checks it."""
     if (entry is None) == (since is None):
         raise typer.BadParameter("give --entry or --since, not both")
-    found = session.client.ledger_proof(dataset, entry=entry, since=since)
-    session.result(found, lambda: session.console.print_json(data=plain(found)))
+    document = session.client.ledger_proof(dataset, entry=entry, since=since)
+    session.result(document, lambda: session.console.print_json(data=plain(document)))
 
 
 @command(app, "statement")
@@ -140,7 +140,7 @@ def statement(
         content = session.client.statement(dataset)
         document = json.loads(content)
     try:
-        found, key = believed(document, trust)
+        stated, key = believed(document, trust)
     except Doubted as error:
         raise Undecided(f"the statement cannot be believed: {error}") from None
     except ValueError as error:
@@ -148,8 +148,8 @@ def statement(
     if to is not None:
         to.write_bytes(content)
     sections = [
-        *told(found),
-        ("Evidence", [f"{found.entries} entries recomputed; each ledger's checkpoint is signed by {key}"]),
+        *told(stated),
+        ("Evidence", [f"{stated.entries} entries recomputed; each ledger's checkpoint is signed by {key}"]),
     ]
     session.result(dict(sections), lambda: show.sections(session.console, sections))
 
@@ -162,8 +162,8 @@ def join(
     reason: Annotated[str, typer.Option(help="Why; recorded in both ledgers.")],
 ) -> None:
     """Join a ledger to another one's, for data about the same people. This one is closed, for good."""
-    found = session.client.join_ledger(dataset, into, reason)
-    session.result(found, lambda: show.ledger(session.console, into, found))
+    answer = session.client.join_ledger(dataset, into, reason)
+    session.result(answer, lambda: show.ledger(session.console, into, answer))
 
 
 @command(app, "verify")
@@ -180,20 +180,22 @@ def verify(
 ) -> None:
     """Check hash chain and balances: by the service, at its last check, and here from the entries. Exit code 1 if they
     are not valid."""
-    kept = None if checkpoint is None else _note(checkpoint)
+    note = None if checkpoint is None else _note(checkpoint)
     dataset_id = session.client.dataset(dataset).id
-    found = session.client.verify_ledger(dataset_id, again=again)
+    verification = session.client.verify_ledger(dataset_id, again=again)
     # The chain may have grown since the service checked it.
-    lines = list(islice(session.client.ledger_entries(dataset_id), found.entries))
-    here = recompute_chain(dataset_id, lines)
-    known = (head is None or head in {line.hash for line in lines}) and (
-        kept is None or begins_with(kept, dataset_id, [line.hash for line in lines])
+    lines = list(islice(session.client.ledger_entries(dataset_id), verification.entries))
+    recomputed = recompute_chain(dataset_id, lines)
+    is_known = (head is None or head in {line.hash for line in lines}) and (
+        note is None or begins_with(note, dataset_id, [line.hash for line in lines])
     )
     session.result(
-        plain(found) | {"recomputed_here": asdict(here), "head_known": known},
-        lambda: show.verification(session.console, found, here, known),
+        plain(verification) | {"recomputed_here": asdict(recomputed), "head_known": is_known},
+        lambda: show.verification(session.console, verification, recomputed, is_known),
     )
-    if found.valid is False or not (known and here.head == found.head and here.first_bad_entry is None):
+    if verification.valid is False or not (
+        is_known and recomputed.head == verification.head and recomputed.first_bad_entry is None
+    ):
         raise typer.Exit(FAILED)
 
 

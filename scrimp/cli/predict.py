@@ -46,20 +46,22 @@ def predict(
     try:
         if to is not None:
             require_writable(to)
-        job_id, kept, records, most, rows = _asked(session, job_id, file, keep or [], column, decimal)
+        job_id, columns, records, top_wanted, rows = _asked(session, job_id, file, keep or [], column, decimal)
     except UnusableFileError as error:
         raise typer.BadParameter(str(error)) from None
-    found: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     failure: ScrimpError | None = None
     try:
-        for each in answered(session.client, job_id, records, top if top is not None else most, timeout, rows):
-            found.append(each)
+        for prediction in answered(
+            session.client, job_id, records, top if top is not None else top_wanted, timeout, rows
+        ):
+            predictions.append(prediction)
     except ScrimpError as error:
-        if not found:
+        if not predictions:
             raise
         failure = error
     # The answers that are there cost time to make, and are whole: one for each of the first records.
-    answers = joined(kept, found) if kept else found
+    answers = joined(columns, predictions) if columns else predictions
     if to is not None:
         write(to, answers)
         answer = {"file": str(to), "records": len(answers)}
@@ -67,8 +69,8 @@ def predict(
     else:
         session.result(answers, lambda: show.predictions(session.console, answers, keep or ()))
     if failure is not None:
-        rest = f"the part from record {len(found):,} on failed, and no later one was sent"
-        raise PredictionFailed(f"{len(found):,} of {len(records):,} are answered; {rest}: {failure}") from failure
+        note = f"the part from record {len(predictions):,} on failed, and no later one was sent"
+        raise PredictionFailed(f"{len(predictions):,} of {len(records):,} are answered; {note}: {failure}") from failure
 
 
 def _asked(
@@ -77,14 +79,14 @@ def _asked(
     """The job's id; what is kept of each row, the records, and how many answers each is to have; the file's rows."""
     if file.suffix in SUFFIXES:
         rows = RecordFile.read(file)
-        kept = rows.kept(keep) if keep else []
+        columns = rows.kept(keep) if keep else []
         job_id = session.job(job)
         features = session.client.features_of(job_id)
-        return job_id, kept, rows.records(features, column, decimal), 10, rows
+        return job_id, columns, rows.records(features, column, decimal), 10, rows
     if column is not None or keep:
         raise UnusableFileError(f"--column and --keep need a file that ends in one of {', '.join(SUFFIXES)}")
-    asked = read_json(file, OTHERS)
-    records, most = asked.get("records"), asked.get("top", 10)
-    if not isinstance(records, list) or not isinstance(most, int):
+    document = read_json(file, OTHERS)
+    records, top = document.get("records"), document.get("top", 10)
+    if not isinstance(records, list) or not isinstance(top, int):
         raise UnusableFileError(f'{file} is not {{"records": […], "top": 10}}')
-    return session.job(job), [], records, most, None
+    return session.job(job), [], records, top, None

@@ -38,17 +38,17 @@ def privacy(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     began = time.monotonic()
-    found = Audit(session.client, wanted, canaries, false_alarm, name).run()
+    result = Audit(session.client, wanted, canaries, false_alarm, name).run()
     if report is not None:
         line = f"scrimp audit privacy --kinds {kinds} --canaries {canaries}"
-        report.write_text(said.markdown(found, line, time.monotonic() - began), encoding="utf-8")
+        report.write_text(said.markdown(result, line, time.monotonic() - began), encoding="utf-8")
 
     def render() -> None:
-        show.table(session.console, said.COLUMNS, [said.row(result) for result in found.results])
-        for note in said.notes(found):
+        show.table(session.console, said.COLUMNS, [said.row(result) for result in result.results])
+        for note in said.notes(result):
             session.console.print(note, markup=False, soft_wrap=True)
-        session.console.print(said.verdict(found), markup=False, soft_wrap=True)
+        session.console.print(said.verdict(result), markup=False, soft_wrap=True)
 
-    session.result(said.plain(found), render)
-    if not found.passed:
+    session.result(said.plain(result), render)
+    if not result.passed:
         raise typer.Exit(FAILED)

@@ -29,36 +29,36 @@ def query(
     timeout: Annotated[float, typer.Option(help="The most seconds to wait; the job continues.")] = 600.0,
 ) -> None:
     """Ask for counts, means, quantiles …: one job, one cost, answers with their noise. --quote is free."""
-    asked = session.client.query(dataset)
+    statistics = session.client.query(dataset)
     for text in queries:
-        asked = _asked(asked, text)
+        statistics = _asked(statistics, text)
     for text in where or ():
-        asked = _filtered(asked, text)
+        statistics = _filtered(statistics, text)
     if quote:
-        price = asked.quote(epsilon)
+        price = statistics.quote(epsilon)
         session.result(price, lambda: show.quote(session.console, price))
     else:
-        answers = asked.run(epsilon, timeout_s=timeout)
+        answers = statistics.run(epsilon, timeout_s=timeout)
         session.result(answers, lambda: _table(session.console, answers))
 
 
-def _asked(asked: StatisticsQuery, text: str) -> StatisticsQuery:
+def _asked(statistics: StatisticsQuery, text: str) -> StatisticsQuery:
     """Adds a query that is written as KIND:COLUMNS."""
-    kind, _, of = text.partition(":")
+    kind, _, argument = text.partition(":")
     match kind:
-        case "count" if not of:
-            return asked.count()
-        case "histogram" if of:
-            return _histogram(asked, of)
-        case "contingency" if of:
-            columns, bins = _with_bins(of)
-            return asked.contingency(*_pair(columns), bins=bins)
-        case "mean" | "sum" | "variance" | "covariance" if of:
-            longer: StatisticsQuery = getattr(asked, kind)(*_names(of))
+        case "count" if not argument:
+            return statistics.count()
+        case "histogram" if argument:
+            return _histogram(statistics, argument)
+        case "contingency" if argument:
+            columns, bins = _with_bins(argument)
+            return statistics.contingency(*_pair(columns), bins=bins)
+        case "mean" | "sum" | "variance" | "covariance" if argument:
+            longer: StatisticsQuery = getattr(statistics, kind)(*_names(argument))
             return longer
-        case "quantile" if of:
-            column, ranks = _numbers(of)
-            return asked.quantile(column, *ranks)
+        case "quantile" if argument:
+            column, ranks = _numbers(argument)
+            return statistics.quantile(column, *ranks)
     raise typer.BadParameter(f"{text!r} is no query: write {QUERIES}")
 
 
@@ -83,30 +83,30 @@ def _numbers(text: str) -> tuple[str, list[float]]:
     """COLUMN=1,2 as its two parts."""
     name, equals, numbers = text.rpartition("=")
     try:
-        found = [float(each) for each in numbers.split(",")]
+        edges = [float(each) for each in numbers.split(",")]
     except ValueError:
-        found = []
-    if not equals or not found:
+        edges = []
+    if not equals or not edges:
         raise typer.BadParameter(f"{text!r} is not a column and numbers, such as age=18,65")
-    return name, found
+    return name, edges
 
 
-def _histogram(asked: StatisticsQuery, text: str) -> StatisticsQuery:
+def _histogram(statistics: StatisticsQuery, text: str) -> StatisticsQuery:
     if "=" in text:
         name, edges = _numbers(text)
-        return asked.histogram(name, edges=edges)
+        return statistics.histogram(name, edges=edges)
     name, bins = _with_bins(text)
-    return asked.histogram(name, bins=bins)
+    return statistics.histogram(name, bins=bins)
 
 
-def _filtered(asked: StatisticsQuery, text: str) -> StatisticsQuery:
+def _filtered(statistics: StatisticsQuery, text: str) -> StatisticsQuery:
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise typer.BadParameter(f"{text!r} is not a filter, such as sex=f or age=18..65")
     low, dots, high = values.partition("..")
     if dots:
-        return asked.where(name, between=[_end(low), _end(high)])
-    return asked.where(name, one_of=[_value(each) for each in _names(values)])
+        return statistics.where(name, between=[_end(low), _end(high)])
+    return statistics.where(name, one_of=[_value(each) for each in _names(values)])
 
 
 def _end(text: str) -> float | str:

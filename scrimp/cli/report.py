@@ -47,8 +47,8 @@ def _plain(cell: object) -> object:
 
 
 def _cells(row: UsageRow) -> tuple[str, ...]:
-    who = row.team or row.key_name or row.key_id or "others"
+    owner = row.team or row.key_name or row.key_id or "others"
     hours = (f"{row.processor_s / 3600:.2f}", f"{row.gpu_s / 3600:.2f}", f"{row.bytes / 1e6:.1f}")
     at = "" if row.delta is None else f" (δ = {row.delta:g})"
     privacy = ("–", "–") if row.epsilon is None else (f"{row.epsilon:.4g}{at}", f"{100.0 * (row.share or 0.0):.3g} %")
-    return (row.month, row.dataset_name, who, str(row.jobs), *hours, *privacy)
+    return (row.month, row.dataset_name, owner, str(row.jobs), *hours, *privacy)

@@ -53,13 +53,13 @@ def new(
 
     key = Ed25519PrivateKey.generate()
     words = None if raw else _passphrase(confirm=True)
-    how = NoEncryption() if words is None else BestAvailableEncryption(words)
+    encryption = NoEncryption() if words is None else BestAvailableEncryption(words)
     try:
         descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise typer.BadParameter(f"--key-file {key_file}: {error.strerror}") from None
     with open(descriptor, "wb") as file:  # noqa: PTH123 - of a descriptor
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how))
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
         file.flush()
         os.fsync(file.fileno())
     typer.echo(_public(key))
@@ -78,7 +78,9 @@ def sign_rotation(
     """Sign that the service's next signing key is this one. The first one begins the history."""
     root, start = _root(key_file), _time(at)
     ends = start + timedelta(hours=overlap_hours)
-    _write(history, key_file, root, lambda known: known.rotated(str(trusted_key(public_key)), start, ends))
+    _write(
+        history, key_file, root, lambda history_read: history_read.rotated(str(trusted_key(public_key)), start, ends)
+    )
 
 
 @app.command("revoke")
@@ -95,7 +97,7 @@ def revoke(
         history,
         key_file,
         root,
-        lambda known: known.revoked(str(trusted_key(public_key)), moment(since), _time(None), reason),
+        lambda history_read: history_read.revoked(str(trusted_key(public_key)), moment(since), _time(None), reason),
     )
 
 
@@ -126,11 +128,11 @@ def _write(path: Path, key_file: Path, root: Ed25519PrivateKey, change: Callable
     an older one would take a revocation back."""
     numbered = key_file.with_name(f"{key_file.name}.number")
     try:
-        known = opened(read_json(path), _public(root)) if path.exists() else EMPTY
+        history_read = opened(read_json(path), _public(root)) if path.exists() else EMPTY
         last = int(numbered.read_text()) if numbered.exists() else 0
-        if known.number < last:
+        if history_read.number < last:
             raise ValueError(f"this root has signed history {last}: go on with that one")
-        changed = replace(change(known), signed_at=_time(None))
+        changed = replace(change(history_read), signed_at=_time(None))
     except (NotProven, ValueError) as error:
         raise typer.BadParameter(f"--history {path}: {error}") from None
     temporary = path.with_name(f".{path.name}.new")
@@ -143,12 +145,12 @@ def _write(path: Path, key_file: Path, root: Ed25519PrivateKey, change: Callable
 
 def lines(history: History) -> list[str]:
     """A history for people who read, the newest key first."""
-    said = [f"history {history.number}, signed {text_of(history.signed_at)}"]
-    for each in reversed(history.keys):
-        until = "now" if each.until is None else text_of(each.until)
-        revoked = "" if each.revoked_from is None else f", REVOKED from {text_of(each.revoked_from)}: {each.reason}"
-        said.append(f"{each.public_key}  {text_of(each.start)} to {until}{revoked}")
-    return said
+    lines_of = [f"history {history.number}, signed {text_of(history.signed_at)}"]
+    for key in reversed(history.keys):
+        until = "now" if key.until is None else text_of(key.until)
+        revoked = "" if key.revoked_from is None else f", REVOKED from {text_of(key.revoked_from)}: {key.reason}"
+        lines_of.append(f"{key.public_key}  {text_of(key.start)} to {until}{revoked}")
+    return lines_of
 
 
 def _root(path: Path) -> Ed25519PrivateKey:

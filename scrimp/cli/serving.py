@@ -11,9 +11,9 @@ SERVING = ("serve", "prepare", "api", "relay", "worker", "restore", "replay", "s
 
 def register(app: typer.Typer) -> None:
     """Adds the service's commands, or hidden ones in their place."""
-    found = extension("commands")
-    if found is not None:
-        found(app)
+    commands = extension("commands")
+    if commands is not None:
+        commands(app)
         return
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
     for name in SERVING:

@@ -76,11 +76,11 @@ def sparkline(values: Sequence[float]) -> str:
     >>> sparkline([0.5, 0.7, 0.9])
     '▁▄█'
     """
-    shown = [value for value in values if math.isfinite(value)][-SPARKS:]
-    if len(shown) < 2:
+    finite = [value for value in values if math.isfinite(value)][-SPARKS:]
+    if len(finite) < 2:
         return ""
-    least, height = min(shown), max(shown) - min(shown)
-    return "".join(BLOCKS[round((value - least) / height * (len(BLOCKS) - 1)) if height else 0] for value in shown)
+    low, height = min(finite), max(finite) - min(finite)
+    return "".join(BLOCKS[round((value - low) / height * (len(BLOCKS) - 1)) if height else 0] for value in finite)
 
 
 def amount(value: int, unit: str | None) -> str:
@@ -130,9 +130,9 @@ def bar(account: Account) -> Text:
     budget = max(account.budget, 1)
     # Rounded up: spending is never drawn as nothing.
     spent = min(BAR_WIDTH, math.ceil(BAR_WIDTH * account.spent / budget))
-    held = min(BAR_WIDTH - spent, math.ceil(BAR_WIDTH * account.held / budget))
-    left = BAR_WIDTH - spent - held
-    text = Text.assemble(("█" * spent, "magenta"), ("▒" * held, "yellow"), ("░" * left, "green"))
+    held_width = min(BAR_WIDTH - spent, math.ceil(BAR_WIDTH * account.held / budget))
+    left = BAR_WIDTH - spent - held_width
+    text = Text.assemble(("█" * spent, "magenta"), ("▒" * held_width, "yellow"), ("░" * left, "green"))
     left_share = math.floor(account.remaining * 1000 / budget) / 10
     shares = (percent(account.spent / budget), percent(account.held / budget))
     return text.append(f"  {shares[0]} spent, {shares[1]} held, {left_share:g} % left")
@@ -148,9 +148,9 @@ def whole_percent(share: float) -> str:
     return f"{math.ceil(round(share * 100, 6))} %"
 
 
-def spent_share(found: Ledger) -> str:
+def spent_share(ledger_read: Ledger) -> str:
     """The spent share of the budget, on the account that spent more."""
-    return percent(max(each.spent / max(each.budget, 1) for each in found.accounts.values() if each is not None))
+    return percent(max(each.spent / max(each.budget, 1) for each in ledger_read.accounts.values() if each is not None))
 
 
 def room(jobs_that_fit: int) -> str:
@@ -160,23 +160,32 @@ def room(jobs_that_fit: int) -> str:
     return f"room for {jobs_that_fit:,} more job{'s' if jobs_that_fit > 1 else ''} like this"
 
 
-def accounts(console: Console, found: Ledger) -> None:
+def accounts(console: Console, ledger_read: Ledger) -> None:
     names = {"train": "training data", "holdout": "hold-out"}
-    facts(console, [(names.get(name, name), bar(each)) for name, each in found.accounts.items() if each is not None])
+    facts(
+        console, [(names.get(name, name), bar(each)) for name, each in ledger_read.accounts.items() if each is not None]
+    )
 
 
-def ledger(console: Console, name: str, found: Ledger) -> None:
+def ledger(console: Console, name: str, ledger_read: Ledger) -> None:
     """Prints a ledger's balances and other accountants' figures."""
-    console.print(Text.assemble((name, "bold"), f"  cap {eps(found.cap)}"))
-    accounts(console, found)
-    pairs = [("of what ran so far", eps(found.epsilon_spent)), ("with what is held", eps(found.epsilon_spent_and_held))]
-    if found.epsilon_filter is not None and found.epsilon_filter != found.epsilon_spent:
-        pairs.append(("by the filter", eps(found.epsilon_filter)))
-    if found.epsilon_remaining is not None:
-        on = "" if found.remaining_block is None else f" on block {found.remaining_block}, which has the most left"
-        pairs.append(("left, as one job", f"{eps(found.epsilon_remaining)}{on}"))
-    pairs.append(("the guarantee", f"is the cap, ε = {found.cap.value:g}"))
-    if found.closed:
+    console.print(Text.assemble((name, "bold"), f"  cap {eps(ledger_read.cap)}"))
+    accounts(console, ledger_read)
+    pairs = [
+        ("of what ran so far", eps(ledger_read.epsilon_spent)),
+        ("with what is held", eps(ledger_read.epsilon_spent_and_held)),
+    ]
+    if ledger_read.epsilon_filter is not None and ledger_read.epsilon_filter != ledger_read.epsilon_spent:
+        pairs.append(("by the filter", eps(ledger_read.epsilon_filter)))
+    if ledger_read.epsilon_remaining is not None:
+        on = (
+            ""
+            if ledger_read.remaining_block is None
+            else f" on block {ledger_read.remaining_block}, which has the most left"
+        )
+        pairs.append(("left, as one job", f"{eps(ledger_read.epsilon_remaining)}{on}"))
+    pairs.append(("the guarantee", f"is the cap, ε = {ledger_read.cap.value:g}"))
+    if ledger_read.closed:
         pairs.append(("closed", "joined to another data set's ledger: nothing more is admitted"))
     labels = {
         "basic": "sum of the ε's, δ shared",
@@ -184,31 +193,38 @@ def ledger(console: Console, name: str, found: Ledger) -> None:
         "pld_if_fixed_in_advance": "PLD, as if all jobs had been fixed in advance",
     }
     facts(console, pairs)
-    compared = (found.comparison or {}).items()
-    others = [(f"  {labels.get(key, key)}", f"ε = {each.value:.4g}") for key, each in compared if each is not None]
-    if others:
+    compared = (ledger_read.comparison or {}).items()
+    comparisons = [(f"  {labels.get(key, key)}", f"ε = {each.value:.4g}") for key, each in compared if each is not None]
+    if comparisons:
         console.print("For comparison, not enforced (same δ, unit and relation):", style="dim")
-        facts(console, others)
-    lines = "1 entry" if found.entries == 1 else f"{found.entries} entries"
-    console.print(Text(f"{lines}, head {found.head}", style="dim"), soft_wrap=True)
+        facts(console, comparisons)
+    lines = "1 entry" if ledger_read.entries == 1 else f"{ledger_read.entries} entries"
+    console.print(Text(f"{lines}, head {ledger_read.head}", style="dim"), soft_wrap=True)
 
 
-def verification(console: Console, found: Verification, here: Recomputed, head_known: bool) -> None:
+def verification(console: Console, service_result: Verification, recomputed: Recomputed, head_known: bool) -> None:
     """Prints the service's verification beside the reader's own."""
-    if found.valid is None:
+    if service_result.valid is None:
         console.print("- the service has not verified it yet: --again asks for that")
     else:
-        when = f"the service verified {found.checked_entries} entries at {found.checked_at}"
+        when = f"the service verified {service_result.checked_entries} entries at {service_result.checked_at}"
         # A check by an earlier release did not note it.
-        head = "" if found.checked_head is None else f", head {found.checked_head}"
-        check(console, found.valid, f"{when}{head}", found.problem)
-        if found.went_on_after:
-            console.print(f"  it went on after entry {found.went_on_after}, verified in full at {found.in_full_at}")
-        if found.stale:
+        head = "" if service_result.checked_head is None else f", head {service_result.checked_head}"
+        check(console, service_result.valid, f"{when}{head}", service_result.problem)
+        if service_result.went_on_after:
+            console.print(
+                f"  it went on after entry {service_result.went_on_after}, verified in full at {service_result.in_full_at}"
+            )
+        if service_result.stale:
             console.print("  entries were added since: --again asks for a new check")
-    same = here.first_bad_entry is None and here.head == found.head
-    wrong = "another head" if here.first_bad_entry is None else f"entry {here.first_bad_entry} does not fit"
-    check(console, same, f"recomputed here from {here.entries} entries: head {here.head}", None if same else wrong)
+    same = recomputed.first_bad_entry is None and recomputed.head == service_result.head
+    wrong = "another head" if recomputed.first_bad_entry is None else f"entry {recomputed.first_bad_entry} does not fit"
+    check(
+        console,
+        same,
+        f"recomputed here from {recomputed.entries} entries: head {recomputed.head}",
+        None if same else wrong,
+    )
     if not head_known:
         check(console, False, "the head or checkpoint that you kept is not of this chain", None)
 
@@ -221,111 +237,111 @@ def check(console: Console, holds: bool, text: str, problem: str | None) -> None
 UNSTATED_SLOTS = "not stated: jobs compute twice the declared number and 64 (`scrimp datasets slots`)"
 
 
-def dataset(console: Console, found: Dataset) -> None:
+def dataset(console: Console, row: Dataset) -> None:
     """Prints one data set and its budget."""
-    console.print(Text.assemble((found.name, "bold"), f"  {found.id}"))
-    hashes = (("content_hmac", found.content_hmac), ("content_sha256", found.content_sha256))
-    shown = [(name, each) for name, each in hashes if each is not None]
-    bound = "" if found.max_epsilon_per_job is None else f", at most ε = {found.max_epsilon_per_job:g} for one job"
-    shown += [("created_at", found.created_at), ("your access", found.access + bound)]
-    if found.shape.slots is not None:
-        shown.append(("slots", str(found.shape.slots)))
-    elif found.ledger is not None:
-        shown.append(("slots", UNSTATED_SLOTS))
-    facts(console, shown)
-    if found.state == "reading" and found.reading is not None:
-        console.print(
-            f"being read: {found.reading.bytes_read:,} of {found.reading.bytes:,} bytes; no job can use it yet"
-        )
-    elif found.state == "rejected" and found.reading is not None:
-        console.print(Text(f"rejected: {(found.reading.problem or {}).get('detail')}", style="red"))
-    elif found.ledger is None:
+    console.print(Text.assemble((row.name, "bold"), f"  {row.id}"))
+    hashes = (("content_hmac", row.content_hmac), ("content_sha256", row.content_sha256))
+    hashes_shown = [(name, each) for name, each in hashes if each is not None]
+    bound = "" if row.max_epsilon_per_job is None else f", at most ε = {row.max_epsilon_per_job:g} for one job"
+    hashes_shown += [("created_at", row.created_at), ("your access", row.access + bound)]
+    if row.shape.slots is not None:
+        hashes_shown.append(("slots", str(row.shape.slots)))
+    elif row.ledger is not None:
+        hashes_shown.append(("slots", UNSTATED_SLOTS))
+    facts(console, hashes_shown)
+    if row.state == "reading" and row.reading is not None:
+        console.print(f"being read: {row.reading.bytes_read:,} of {row.reading.bytes:,} bytes; no job can use it yet")
+    elif row.state == "rejected" and row.reading is not None:
+        console.print(Text(f"rejected: {(row.reading.problem or {}).get('detail')}", style="red"))
+    elif row.ledger is None:
         console.print("public: no privacy is claimed for it")
     else:
-        ledger(console, "ledger", found.ledger)
+        ledger(console, "ledger", row.ledger)
 
 
-def blocks(found: Quote, spec: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+def blocks(quoted: Quote, spec: dict[str, Any] | None = None) -> list[tuple[str, str]]:
     """A line on what a job reads: its blocks with their declared records, or the records of a data set that never grew.
 
     Args:
         spec: of an admitted job: it names the blocks of a data set that has grown, `first` alone too.
     """
-    if not found.reads:
+    if not quoted.reads:
         return []
-    things = "users" if found.epsilon is not None and found.epsilon.unit == "user" else "records"
-    if [each.label for each in found.reads] == ["first"] and "blocks" not in (spec or {}):
-        return [("reads", f"{found.reads[0].records:,} declared {things}")]
-    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared {things})" for each in found.reads))]
+    things = "users" if quoted.epsilon is not None and quoted.epsilon.unit == "user" else "records"
+    if [each.label for each in quoted.reads] == ["first"] and "blocks" not in (spec or {}):
+        return [("reads", f"{quoted.reads[0].records:,} declared {things}")]
+    return [("blocks", ", ".join(f"{each.label} ({each.records:,} declared {things})" for each in quoted.reads))]
 
 
-def quote(console: Console, found: Quote) -> None:
+def quote(console: Console, quoted: Quote) -> None:
     """Prints a quote: the price, the bill, and whether it fits."""
-    no_noise = "none" if found.hpo is None or found.epsilon is None else "√T/μ, for any T of a trial"
+    no_noise = "none" if quoted.hpo is None or quoted.epsilon is None else "√T/μ, for any T of a trial"
     pairs = [
-        ("privacy", eps(found.epsilon)),
-        ("noise multiplier", no_noise if found.noise_multiplier is None else f"{found.noise_multiplier:.5g}"),
+        ("privacy", eps(quoted.epsilon)),
+        ("noise multiplier", no_noise if quoted.noise_multiplier is None else f"{quoted.noise_multiplier:.5g}"),
         (
             "steps",
-            str(found.steps) if found.hpo is None else f"at most {found.steps} in a trial; {found.hpo['runs']} trials",
+            str(quoted.steps)
+            if quoted.hpo is None
+            else f"at most {quoted.steps} in a trial; {quoted.hpo['runs']} trials",
         ),
-        ("expected batch size", f"{found.expected_batch_size} (sample rate {found.sample_rate:.4g})"),
+        ("expected batch size", f"{quoted.expected_batch_size} (sample rate {quoted.sample_rate:.4g})"),
     ]
-    pairs += blocks(found)
-    if found.numerics is not None and found.numerics.rows_per_step is not None:
-        rows, size = found.numerics.rows_per_step, found.numerics.rows_per_pass
+    pairs += blocks(quoted)
+    if quoted.numerics is not None and quoted.numerics.rows_per_step is not None:
+        rows, size = quoted.numerics.rows_per_step, quoted.numerics.rows_per_pass
         pairs.append(("rows per step", f"{rows}, empty ones too, in {-(-rows // size)} passes of {size}"))
-    if found.resolved is not None:
-        pairs += [(name, escape(f"{value}: {because}")) for name, value, because in found.resolved.told]
-    if found.outlook is not None:
+    if quoted.resolved is not None:
+        pairs += [(name, escape(f"{value}: {because}")) for name, value, because in quoted.resolved.told]
+    if quoted.outlook is not None:
         pairs += [
             (each.what, f"about {each.below:g} points of AUC below no privacy ({each.low:g} to {each.high:g})")
-            for each in found.outlook.outcomes
+            for each in quoted.outlook.outcomes
         ]
-        pairs.append(("by", escape(found.outlook.because)))
-    if found.comparison and found.epsilon:
-        others = ", ".join(f"{key} {value:.4g}" for key, value in found.comparison.items() if value is not None)
-        pairs.append(("by accountant", f"ε: {others}"))
-    unit = (found.charge or {}).get("unit")
-    for line in found.lines:
+        pairs.append(("by", escape(quoted.outlook.because)))
+    if quoted.comparison and quoted.epsilon:
+        alternatives = ", ".join(f"{key} {value:.4g}" for key, value in quoted.comparison.items() if value is not None)
+        pairs.append(("by accountant", f"ε: {alternatives}"))
+    unit = (quoted.charge or {}).get("unit")
+    for line in quoted.lines:
         cost = f"{amount(line.charge, unit)} of the {line.account} account"
         pairs.append((line.what, cost if line.epsilon is None else f"{cost}; ε = {line.epsilon.value:.4g}"))
-    pairs += [(each.name, f"will be released with noise of about ± {each.std:.2g}") for each in found.scores]
-    if found.estimated_duration_s is not None:
-        pairs.append(("takes about", f"{found.estimated_duration_s:g} s"))
-    if found.memory is not None:
-        pairs.append(("memory", f"about {-(-found.memory.process_bytes >> 20):,} MiB a process"))
-    if found.start is not None:
-        when = "when a worker is free" if found.start.in_s is None else f"in about {found.start.in_s:g} s"
-        least = "at least " if found.start.at_least else ""
-        pairs.append(("starts", f"{when}, after {least}{found.start.claims_before} jobs"))
-    if found.epsilon is not None and found.largest_epsilon_that_fits is not None:
-        pairs.append(("largest ε that fits", floored(found.largest_epsilon_that_fits)))
+    pairs += [(each.name, f"will be released with noise of about ± {each.std:.2g}") for each in quoted.scores]
+    if quoted.estimated_duration_s is not None:
+        pairs.append(("takes about", f"{quoted.estimated_duration_s:g} s"))
+    if quoted.memory is not None:
+        pairs.append(("memory", f"about {-(-quoted.memory.process_bytes >> 20):,} MiB a process"))
+    if quoted.start is not None:
+        when = "when a worker is free" if quoted.start.in_s is None else f"in about {quoted.start.in_s:g} s"
+        prefix = "at least " if quoted.start.at_least else ""
+        pairs.append(("starts", f"{when}, after {prefix}{quoted.start.claims_before} jobs"))
+    if quoted.epsilon is not None and quoted.largest_epsilon_that_fits is not None:
+        pairs.append(("largest ε that fits", floored(quoted.largest_epsilon_that_fits)))
     facts(console, pairs)
-    for warning in found.warnings:
+    for warning in quoted.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
-    answer = ("✓ it fits", "green") if found.fits else ("✗ it does not fit", "red")
-    more = "" if found.jobs_that_fit is None else f"; {room(found.jobs_that_fit)}"
-    console.print(Text.assemble(answer, more, ("; nothing was charged", "dim")))
+    answer = ("✓ it fits", "green") if quoted.fits else ("✗ it does not fit", "red")
+    room_text = "" if quoted.jobs_that_fit is None else f"; {room(quoted.jobs_that_fit)}"
+    console.print(Text.assemble(answer, room_text, ("; nothing was charged", "dim")))
 
 
-def forecast(console: Console, found: Forecast) -> None:
+def forecast(console: Console, outlook: Forecast) -> None:
     """Prints how many jobs of a price fit, and that price's share of the budget."""
-    console.print(Text(room(found.jobs_that_fit), style="bold"))
-    console.print(f"each takes {percent(found.share_per_job)} of the budget; nothing was charged", style="dim")
+    console.print(Text(room(outlook.jobs_that_fit), style="bold"))
+    console.print(f"each takes {percent(outlook.share_per_job)} of the budget; nothing was charged", style="dim")
 
 
-def sweep(console: Console, found: Sweep) -> None:
+def sweep(console: Console, swept: Sweep) -> None:
     """A row for each total and plan of pilots."""
     rows = []
-    for each in found.points:
-        levels = ", ".join(f"{level:g}" for level in each.levels)
-        left = "–" if each.final is None else f"{each.final.value:.4f}"
-        share = "" if each.final is None else f"{each.final.value / each.total_epsilon:.0%}"
-        note = f"at least {least:g}" if (least := each.smallest_total_epsilon) else each.reason or ""
-        rows.append((f"{each.total_epsilon:g}", levels, str(each.runs_per_level), str(each.runs), left, share, note))
+    for point in swept.points:
+        levels = ", ".join(f"{level:g}" for level in point.levels)
+        left = "–" if point.final is None else f"{point.final.value:.4f}"
+        share = "" if point.final is None else f"{point.final.value / point.total_epsilon:.0%}"
+        note = f"at least {least:g}" if (least := point.smallest_total_epsilon) else point.reason or ""
+        rows.append((f"{point.total_epsilon:g}", levels, str(point.runs_per_level), str(point.runs), left, share, note))
     table(console, ("total ε", "levels", "runs each", "runs", "final ε", "of the total", ""), rows)
-    delta = next((each.final.delta for each in found.points if each.final is not None), None)
+    delta = next((each.final.delta for each in swept.points if each.final is not None), None)
     if delta is not None:
         console.print(Text(f"at δ = {delta:g}; nothing was charged", style="dim"))
 
@@ -370,33 +386,33 @@ WAITS = {
 }
 
 
-def job(console: Console, found: Job) -> None:
+def job(console: Console, row: Job) -> None:
     """Prints one job."""
-    waits = WAITS.get(found.waiting_for or "", f"  {found.doing}".rstrip())
-    console.print(f"[bold]{escape(found.id)}[/]  {escape(found.name)}  {status(found.status)}{waits}")
+    waits = WAITS.get(row.waiting_for or "", f"  {row.doing}".rstrip())
+    console.print(f"[bold]{escape(row.id)}[/]  {escape(row.name)}  {status(row.status)}{waits}")
     pairs: list[tuple[str, RenderableType]] = [
-        ("privacy", cost(found)),
-        ("step" if found.study is None else "runs", f"{found.progress.step} of {found.progress.steps}"),
-        *blocks(found.quote, found.spec),
+        ("privacy", cost(row)),
+        ("step" if row.study is None else "runs", f"{row.progress.step} of {row.progress.steps}"),
+        *blocks(row.quote, row.spec),
     ]
-    if found.quote.resolved is not None:
-        pairs += [(name, escape(f"{value}, from public numbers")) for name, value, _ in found.quote.resolved.told]
-    pairs += [(name, score(metric)) for name, metric in found.metrics.items()]
-    pairs += [("tags", escape(", ".join(found.tags)))] if found.tags else []
-    pairs += [("notes", escape(found.notes))] if found.notes else []
-    pairs += [(each.name, f"{each.size_bytes:,} bytes, sha256 {each.sha256[:16]}…") for each in found.artifacts]
-    if found.failure:
-        pairs.append(("failure", f"{found.failure.get('code')}: {found.failure.get('message')}"))
+    if row.quote.resolved is not None:
+        pairs += [(name, escape(f"{value}, from public numbers")) for name, value, _ in row.quote.resolved.told]
+    pairs += [(name, score(metric)) for name, metric in row.metrics.items()]
+    pairs += [("tags", escape(", ".join(row.tags)))] if row.tags else []
+    pairs += [("notes", escape(row.notes))] if row.notes else []
+    pairs += [(each.name, f"{each.size_bytes:,} bytes, sha256 {each.sha256[:16]}…") for each in row.artifacts]
+    if row.failure:
+        pairs.append(("failure", f"{row.failure.get('code')}: {row.failure.get('message')}"))
     facts(console, pairs)
-    if any(metric.std > 0 for metric in found.metrics.values()):
+    if any(metric.std > 0 for metric in row.metrics.values()):
         console.print(NOISE_ALONE, style="dim")
-    for warning in found.warnings:
+    for warning in row.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
 
 
-def trials(console: Console, found: Trials) -> None:
+def trials(console: Console, trial_list: Trials) -> None:
     """The trials of a study, then the law fitted to them."""
-    if found.study is None:
+    if trial_list.study is None:
         console.print("this job is not a study: it has no trials")
         return
     rows = [
@@ -411,10 +427,10 @@ def trials(console: Console, found: Trials) -> None:
             f"{each.score['value']:.4f} ± {each.score['std']:.4f}" if each.score else "",
             each.job,
         )
-        for each in found.items
+        for each in trial_list.items
     ]
     table(console, ("run", "role", "status", "ε alone", "η", "T", "r", "score", "job"), rows)
-    study, fit = found.study, found.study.fit
+    study, fit = trial_list.study, trial_list.study.fit
     pairs = [("strategy", f"{study.strategy}, {study.ended} of {study.runs} trials have ended")]
     if study.procedure is not None and study.final_run is not None:
         pairs += [("procedure", eps(study.procedure)), ("final trial alone", f"ε = {study.final_run.value:.4g}")]
@@ -442,49 +458,51 @@ def error(console: Console, failure: ScrimpError) -> None:
     title = f"{failure.title}: " if isinstance(failure, ApiError) else ""
     detail = failure.detail if isinstance(failure, ApiError) else str(failure)
     console.print(Text.assemble(("✗ ", "red"), title, "" if faults else detail), soft_wrap=True)
-    for each in faults:
-        console.print(Text.assemble("  ", (str(each.get("pointer", "")), "bold"), f"  {each.get('detail', '')}"))
+    for fault in faults:
+        console.print(Text.assemble("  ", (str(fault.get("pointer", "")), "bold"), f"  {fault.get('detail', '')}"))
 
 
 def refusal(failure: BudgetRefused) -> RenderableType:
     """The requested and the remaining amount, the limiting account, and what would still fit."""
     grid = Table("account", "asked", "left", "", box=None, pad_edge=False, header_style="dim")
     unit = failure.problem.get("unit")
-    asked, left = failure.requested, failure.remaining
-    for name in asked if isinstance(asked, dict) and isinstance(left, dict) else ():
-        short = Text("does not fit", style="red") if asked[name] > left.get(name, 0) else Text("fits", style="green")
-        grid.add_row(name, amount(asked[name], unit), amount(left.get(name, 0), unit), short)
+    requested, left = failure.requested, failure.remaining
+    for name in requested if isinstance(requested, dict) and isinstance(left, dict) else ():
+        short = (
+            Text("does not fit", style="red") if requested[name] > left.get(name, 0) else Text("fits", style="green")
+        )
+        grid.add_row(name, amount(requested[name], unit), amount(left.get(name, 0), unit), short)
     largest, noise = failure.largest_epsilon_that_fits, failure.largest_noise_mu_that_fits
     fits: Any = "nothing of this kind fits any more" if largest is None else floored(largest)
-    what = "largest ε" if noise is None else "largest evaluation.noise_mu"
+    label = "largest ε" if noise is None else "largest evaluation.noise_mu"
     lines = Group(
         grid,
-        Text.assemble(f"{what} that fits  ", (str(fits if noise is None else noise), "bold")),
+        Text.assemble(f"{label} that fits  ", (str(fits if noise is None else noise), "bold")),
         Text("Nothing was charged.", style="dim"),
     )
     return Panel(lines, title=Text(failure.title), title_align="left", border_style="red", expand=False)
 
 
-def predictions(console: Console, found: list[dict[str, Any]], keep: Sequence[str] = ()) -> None:
+def predictions(console: Console, answers: list[dict[str, Any]], keep: Sequence[str] = ()) -> None:
     """One line a record: what is kept of it; its class, its value, its best items, or its loss and next tokens."""
-    for each in found:
-        if "items" in each:
-            line = "  ".join(str(item["item"] if item["item"] is not None else item["row"]) for item in each["items"])
-        elif "class" in each:
-            shares = "  ".join(f"{name} {share:.3f}" for name, share in each["probabilities"].items())
-            line = f"{each['class']}  ({shares})"
-        elif "next" in each:
-            loss = "—" if each["loss"] is None else f"{each['loss']:.3f}"
-            tokens = "  ".join(f"{token['token']!r} {token['probability']:.3f}" for token in each["next"])
+    for answer in answers:
+        if "items" in answer:
+            line = "  ".join(str(item["item"] if item["item"] is not None else item["row"]) for item in answer["items"])
+        elif "class" in answer:
+            shares = "  ".join(f"{name} {share:.3f}" for name, share in answer["probabilities"].items())
+            line = f"{answer['class']}  ({shares})"
+        elif "next" in answer:
+            loss = "—" if answer["loss"] is None else f"{answer['loss']:.3f}"
+            tokens = "  ".join(f"{token['token']!r} {token['probability']:.3f}" for token in answer["next"])
             line = f"loss {loss}  next {tokens}"
         else:
-            line = str(each["value"])
-        console.print("  ".join([*(str(each[name]) for name in keep), line]), markup=False, highlight=False)
+            line = str(answer["value"])
+        console.print("  ".join([*(str(answer[name]) for name in keep), line]), markup=False, highlight=False)
 
 
-def sections(console: Console, found: Iterable[tuple[str, Sequence[str]]]) -> None:
+def sections(console: Console, titled: Iterable[tuple[str, Sequence[str]]]) -> None:
     """Prints titles, each with its lines."""
-    for title, lines in found:
+    for title, lines in titled:
         console.print(Text(title, "bold"))
         for line in lines:
             console.print(Padding(Text(line), (0, 0, 0, 2)))

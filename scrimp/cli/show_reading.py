@@ -19,24 +19,24 @@ CHOOSE = (
 )
 
 
-def registered(console: Console, found: RegisteredDataset) -> None:
+def registered(console: Console, dataset: RegisteredDataset) -> None:
     """Prints a new data set, what was read from its file, and warnings."""
-    show.dataset(console, found)
-    if found.read is not None:
-        show.facts(console, [("read", _read(found.read))])
-    warnings(console, found.warnings)
+    show.dataset(console, dataset)
+    if dataset.read is not None:
+        show.facts(console, [("read", _read(dataset.read))])
+    warnings(console, dataset.warnings)
 
 
-def checked(console: Console, found: CheckedDataset) -> None:
+def checked(console: Console, dataset: CheckedDataset) -> None:
     """Prints what a registration would answer."""
-    console.print(Text.assemble((found.name, "bold"), "  checked; nothing is stored"))
-    sizes = f"{found.shape['records_train']:,} to train on, {found.shape['records_holdout']:,} held out"
-    suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
-    shown = [("read", _read(found.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
-    if found.suggested_slots is not None:
-        shown.append(("`slots` to declare", f"{found.suggested_slots} (shown to you alone). {CHOOSE}"))
-    show.facts(console, shown)
-    warnings(console, found.warnings)
+    console.print(Text.assemble((dataset.name, "bold"), "  checked; nothing is stored"))
+    sizes = f"{dataset.shape['records_train']:,} to train on, {dataset.shape['records_holdout']:,} held out"
+    suggested = f"{dataset.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
+    rows = [("read", _read(dataset.read)), ("public sizes", sizes), ("`records` to declare", suggested)]
+    if dataset.suggested_slots is not None:
+        rows.append(("`slots` to declare", f"{dataset.suggested_slots} (shown to you alone). {CHOOSE}"))
+    show.facts(console, rows)
+    warnings(console, dataset.warnings)
 
 
 def proposed(console: Console, proposal: Proposal) -> None:
@@ -57,8 +57,8 @@ def proposed(console: Console, proposal: Proposal) -> None:
             f"The service refuses the file while it has wrong cells; {first}, of {proposal.looked_at:,} records:"
         )
         for cell in proposal.wrong:
-            shown = cell.value if len(cell.value) <= 40 else f"{cell.value[:37]}…"
-            console.print(f"  record {cell.record}, {cell.column}: {shown!r}", markup=False)
+            value = cell.value if len(cell.value) <= 40 else f"{cell.value[:37]}…"
+            console.print(f"  record {cell.record}, {cell.column}: {value!r}", markup=False)
         drop = 'say `"wrong_rows": "drop"`, which leaves such rows out'
         console.print(f"Mend them in the file, declare the column otherwise, leave it out, or {drop}.", markup=False)
 
@@ -67,12 +67,12 @@ def _cells(row: Row) -> tuple[str, ...]:
     column = row.column
     values = column.get("values") or column.get("classes") or ()
     ends = column.get("range") or ()
-    said = ", ".join(map(str, values)) or " to ".join(f"{end:g}" if isinstance(end, float) else end for end in ends)
+    text = ", ".join(map(str, values)) or " to ".join(f"{end:g}" if isinstance(end, float) else end for end in ends)
     origin = {"data": FROM_DATA, "name": "public, by its name", "": ""}[row.origin]
     return (
         row.name,
         column.get("kind", ""),
-        " ".join(filter(None, (said if len(said) <= 40 else f"{said[:37]}…", row.unit))),
+        " ".join(filter(None, (text if len(text) <= 40 else f"{text[:37]}…", row.unit))),
         str(column.get("missing", "")),
         column.get("scale", ""),
         row.use,
@@ -80,47 +80,47 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def slots(console: Console, before: Dataset, found: RedeclaredDataset, *, changed: bool, dry_run: bool) -> None:
+def slots(console: Console, old: Dataset, dataset: RedeclaredDataset, *, changed: bool, dry_run: bool) -> None:
     """Prints a data set's slots, and those that it would have by default.
 
     Args:
-        before: the data set as it was.
+        old: the data set as it was.
         changed: slots were declared.
         dry_run: nothing was stored.
     """
-    present = found.shape.slots or before.shape.slots
-    console.print(Text.assemble((found.name, "bold"), f"  declaration {found.declaration}"))
-    if found.default_slots is None:
+    present = dataset.shape.slots or old.shape.slots
+    console.print(Text.assemble((dataset.name, "bold"), f"  declaration {dataset.declaration}"))
+    if dataset.default_slots is None:
         console.print("public: its number of records is public, and it has no slots")
         return
-    shown = [("slots", show.UNSTATED_SLOTS if present is None else str(present))]
+    rows = [("slots", show.UNSTATED_SLOTS if present is None else str(present))]
     if changed and dry_run:
-        shown.append(("they would be", str(found.slots)))
-    shown.append(("by default", str(found.default_slots)))
-    show.facts(console, shown)
+        rows.append(("they would be", str(dataset.slots)))
+    rows.append(("by default", str(dataset.default_slots)))
+    show.facts(console, rows)
     console.print(Text(CHOOSE, style="dim"))
-    warnings(console, found.warnings)
+    warnings(console, dataset.warnings)
 
 
-def redeclared(console: Console, found: RedeclaredDataset) -> None:
+def redeclared(console: Console, dataset: RedeclaredDataset) -> None:
     """Prints a data set's declaration after a change, and what its records say about it."""
-    sizes = f"{found.shape.records_train:,} to train on, {found.shape.records_holdout:,} held out"
-    console.print(Text.assemble((found.name, "bold"), f"  declaration {found.declaration}"))
-    shown = [("public sizes", sizes), *([] if found.slots is None else [("slots", str(found.slots))])]
-    if found.read is not None and found.suggested_records is not None:
-        suggested = f"{found.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
-        shown = [("stored", _read(found.read)), *shown, ("`records` to declare", suggested)]
-    show.facts(console, shown)
-    warnings(console, found.warnings)
+    sizes = f"{dataset.shape.records_train:,} to train on, {dataset.shape.records_holdout:,} held out"
+    console.print(Text.assemble((dataset.name, "bold"), f"  declaration {dataset.declaration}"))
+    rows = [("public sizes", sizes), *([] if dataset.slots is None else [("slots", str(dataset.slots))])]
+    if dataset.read is not None and dataset.suggested_records is not None:
+        suggested = f"{dataset.suggested_records:,} (rounded: an exact number becomes public once it is declared)"
+        rows = [("stored", _read(dataset.read)), *rows, ("`records` to declare", suggested)]
+    show.facts(console, rows)
+    warnings(console, dataset.warnings)
 
 
-def warnings(console: Console, said: Iterable[str]) -> None:
+def warnings(console: Console, messages: Iterable[str]) -> None:
     """Prints warnings, one a line."""
-    for each in said:
-        console.print(Text(f"warning: {each}", style="yellow"))
+    for message in messages:
+        console.print(Text(f"warning: {message}", style="yellow"))
 
 
-def _read(read: Read) -> str:
-    units = "" if read.units == read.records else f", {read.units:,} protected units"
-    parts = f"{read.train:,} to train on, {read.holdout:,} held out"
-    return f"{read.records:,} records{units}; {read.dropped:,} dropped; in truth {parts} (shown to you alone)"
+def _read(read_settings: Read) -> str:
+    units = "" if read_settings.units == read_settings.records else f", {read_settings.units:,} protected units"
+    parts = f"{read_settings.train:,} to train on, {read_settings.holdout:,} held out"
+    return f"{read_settings.records:,} records{units}; {read_settings.dropped:,} dropped; in truth {parts} (shown to you alone)"

@@ -93,11 +93,11 @@ def register(app: typer.Typer, *calls: Call) -> None:
 
 def _function(call: Call) -> Callable[..., None]:
     def run(session: Session, **typed: Any) -> None:
-        taken = {name: call.takes[name].taken(session, given) for name, given in typed.items()}
-        most = taken.pop("limit", None)
+        taken = {name: call.takes[name].taken(session, value) for name, value in typed.items()}
+        limit_wanted = taken.pop("limit", None)
         answer = attrgetter(call.method)(session.client)(**taken)
         if isinstance(answer, Pages):
-            answer = list(answer) if most is None else first(answer, most)
+            answer = list(answer) if limit_wanted is None else first(answer, limit_wanted)
         # What has no answer says what was named.
         answer = taken if answer is None else answer
         session.result(answer, lambda: _print(session.console, call.shows, answer))
@@ -106,8 +106,8 @@ def _function(call: Call) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.typed)
         for name, each in call.takes.items()
     ]
-    own = inspect.Parameter("session", inspect.Parameter.POSITIONAL_ONLY, annotation=Session)
-    vars(run)["__signature__"] = inspect.Signature([own, *parameters])
+    session_parameter = inspect.Parameter("session", inspect.Parameter.POSITIONAL_ONLY, annotation=Session)
+    vars(run)["__signature__"] = inspect.Signature([session_parameter, *parameters])
     run.__doc__ = call.said
     return run
 
@@ -131,10 +131,10 @@ def table(console: Console, columns: Columns, items: Iterable[Any]) -> None:
 def _column(column: str | tuple[str, Callable[[Any], str]]) -> tuple[str, Callable[[Any], str]]:
     if not isinstance(column, str):
         return column
-    head, _, named = column.partition("=")
-    member, _, form = (named or head).partition(":")
-    read = attrgetter(member)
-    return head, lambda item: _cell(read(item), form, is_moment=member.endswith("_at"))
+    head, _, member_name = column.partition("=")
+    member, _, form = (member_name or head).partition(":")
+    reader = attrgetter(member)
+    return head, lambda item: _cell(reader(item), form, is_moment=member.endswith("_at"))
 
 
 def _cell(value: Any, form: str, *, is_moment: bool) -> str:

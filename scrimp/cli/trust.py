@@ -62,12 +62,12 @@ def trust_of(
     if public_keys:
         raise typer.BadParameter("give --public-key, or --root with --history")
     try:
-        known = opened(read_json(history), str(trusted_key(root)), number or 0)
+        history_read = opened(read_json(history), str(trusted_key(root)), number or 0)
     except (NotProven, ValueError) as error:
         raise typer.BadParameter(f"--history {history}: {error}") from None
-    if not known.keys:
+    if not history_read.keys:
         raise typer.BadParameter(f"--history {history}: the root names no key")
-    return Trust(tuple(each.public_key for each in known.keys), known, seen, dates)
+    return Trust(tuple(each.public_key for each in history_read.keys), history_read, seen, dates)
 
 
 def trusted_key(public_key: str | None) -> str | None:

@@ -46,13 +46,13 @@ class _Released:
         self.seen: dict[tuple[str, str], list[float]] = {}
 
     def __call__(self, job: Job) -> str:
-        said = []
+        lines = []
         for name, metric in show.main_scores(job).items():
             values = self.seen.setdefault((job.id, name), [])
             if not values or values[-1] != metric.value:  # a score is noisy: the same number twice is one release
                 values.append(metric.value)
-            said.append(" ".join(filter(None, (name, show.sparkline(values), show.score(metric)))))
-        return "  ".join(said)
+            lines.append(" ".join(filter(None, (name, show.sparkline(values), show.score(metric)))))
+        return "  ".join(lines)
 
 
 class _Bars:

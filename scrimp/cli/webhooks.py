@@ -28,8 +28,8 @@ def create(
     """Create a webhook. The secret that signs its messages is printed this once."""
     if not event:
         raise typer.BadParameter("give at least one --event, such as --event job.succeeded")
-    made = session.client.create_webhook(address, event, dataset=dataset, description=description)
-    session.result(made, lambda: _new(session.console, made))
+    webhook = session.client.create_webhook(address, event, dataset=dataset, description=description)
+    session.result(webhook, lambda: _new(session.console, webhook))
 
 
 @command(app, "change")
@@ -42,12 +42,12 @@ def change(
     enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Send messages, or stop.")] = None,
 ) -> None:
     """Change a webhook; what is left out stays."""
-    given = {"url": address, "events": event or None, "description": description, "enabled": enabled}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes_given = {"url": address, "events": event or None, "description": description, "enabled": enabled}
+    changes = {name: value for name, value in changes_given.items() if value is not None}
     if not changes:
         raise typer.BadParameter("give what to change: --address, --event, --description, --enable or --disable")
-    found = session.client.change_webhook(webhook_id, **changes)
-    session.result(found, lambda: session.console.print(f"{found.id} is {_state(found)}", markup=False))
+    webhook = session.client.change_webhook(webhook_id, **changes)
+    session.result(webhook, lambda: session.console.print(f"{webhook.id} is {_state(webhook)}", markup=False))
 
 
 @command(app, "delete")
@@ -65,20 +65,20 @@ def _result(delivery: Delivery) -> str:
     return delivery.error or ("" if delivery.status_code is None else str(delivery.status_code))
 
 
-def _facts(console: Console, found: Webhook) -> None:
-    facts = [("id", found.id), ("address", found.url), ("events", ", ".join(found.events))]
-    facts += [("data set", found.dataset or "all"), ("state", _state(found)), ("note", found.description)]
+def _facts(console: Console, webhook: Webhook) -> None:
+    facts = [("id", webhook.id), ("address", webhook.url), ("events", ", ".join(webhook.events))]
+    facts += [("data set", webhook.dataset or "all"), ("state", _state(webhook)), ("note", webhook.description)]
     show.facts(console, facts)
 
 
-def _new(console: Console, made: NewSecret) -> None:
-    console.print(f"{made.webhook.id}  {made.webhook.url}", markup=False)
-    console.print(made.secret, style="bold", markup=False, soft_wrap=True)
+def _new(console: Console, webhook: NewSecret) -> None:
+    console.print(f"{webhook.webhook.id}  {webhook.webhook.url}", markup=False)
+    console.print(webhook.secret, style="bold", markup=False, soft_wrap=True)
     console.print("The service does not show it again: store it now.", style="dim")
 
 
 WEBHOOK = {"webhook_id": Parameter(WebhookId)}
-WEBHOOKS = ("id", "address=url", "events", ("data set", lambda each: each.dataset or "all"), ("state", _state))
+WEBHOOKS = ("id", "address=url", "events", ("data set", lambda webhook: webhook.dataset or "all"), ("state", _state))
 DELIVERIES = (
     "id",
     "event=type",

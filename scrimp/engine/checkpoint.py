@@ -46,15 +46,15 @@ def write(path: Path, plan: str, saved: Saved) -> None:
     arrays: dict[str, NDArray[Any]] = {PLAN: np.array(plan), AT: np.array(at)}
     arrays |= {f"parameters/{name}": _numbers(value) for name, value in saved.parameters.items()}
     arrays |= {f"state/{name}": _numbers(value) for name, value in saved.state.items()}
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as out:
             np.savez(out, allow_pickle=False, **arrays)
             out.flush()
             os.fsync(out.fileno())
-        Path(beside).replace(path)
+        Path(temporary).replace(path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 

@@ -115,12 +115,12 @@ def tried(model: nn.Module, loss: Loss, template: Sequence[Tensor], sums: Sums) 
     examples = _examples(template, sums)
     trial = _copy(model)
     parameters = _varied(trained(trial))
-    before = {name: each.clone() for name, each in trial.named_buffers()}
+    buffers = {name: each.clone() for name, each in trial.named_buffers()}
     engine = Bookkeeping(trial, losses, rows=ROWS, kind="flat", max_grad_norm=sums.asked.max_grad_norm, dtype=dtype)
     _require_losses(trial, losses, examples, dtype)
     engine.examine(examples, parameters)
-    for name, each in trial.named_buffers():
-        if not torch.equal(each, before[name]):
+    for name, buffer in trial.named_buffers():
+        if not torch.equal(buffer, buffers[name]):
             raise UnfitLayerError(name, "this buffer changes with the records that pass through: they are not noised")
     with Recorder() as recorder:
         engine.trace(parameters, examples)
@@ -128,10 +128,10 @@ def tried(model: nn.Module, loss: Loss, template: Sequence[Tensor], sums: Sums) 
     numbers = sum(each.numel() for each in parameters.values())
     rows = 1 if unlisted else _rows_per_pass(sums, numbers, dtype)
     positions = engine.positions_of(examples)
-    own = _copy(model)
+    model_copy = _copy(model)
     group = GROUP if dtype == torch.float32 else None
     ready = Bookkeeping(
-        own,
+        model_copy,
         losses,
         rows=rows,
         kind="flat",
@@ -142,7 +142,7 @@ def tried(model: nn.Module, loss: Loss, template: Sequence[Tensor], sums: Sums) 
         group=group,
     )
     slack = sensitivity_slack(sums.rows, rows, positions, group) + grid_slack(sums.rows, rows, numbers, 1)
-    return Tried(own, ready, masks_of(own), slack, rows, unlisted, numbers, dtype)
+    return Tried(model_copy, ready, masks_of(model_copy), slack, rows, unlisted, numbers, dtype)
 
 
 def trained(model: nn.Module) -> Parameters:
@@ -164,22 +164,22 @@ def _require_fit(model: nn.Module, loss: Loss, sums: Sums) -> None:
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
-    found = {each.dtype for each in model.parameters()}
-    if len(found) != 1 or not found <= TYPES.keys():
+    dtypes = {each.dtype for each in model.parameters()}
+    if len(dtypes) != 1 or not dtypes <= TYPES.keys():
         raise MisusedError("all parameters of a model have one type: float32, float64 or bfloat16")
-    return found.pop()
+    return dtypes.pop()
 
 
 def _losses_of(loss: Loss) -> Callable[[nn.Module, Fields], Tensor]:
     def losses(module: nn.Module, fields: Fields) -> Tensor:
         *inputs, target = fields.tensors
-        found = loss(module(*inputs), target)
-        if not isinstance(found, Tensor) or found.shape != target.shape[:1]:
+        losses = loss(module(*inputs), target)
+        if not isinstance(losses, Tensor) or losses.shape != target.shape[:1]:
             raise MisusedError(
                 "the loss gives no number for each record: (records,) is its shape, of the model's output and the "
                 "target (reduction='none', and a mean over what else there is)"
             )
-        return found
+        return losses
 
     return losses
 
@@ -187,12 +187,12 @@ def _losses_of(loss: Loss) -> Callable[[nn.Module, Fields], Tensor]:
 def _copy(model: nn.Module) -> nn.Module:
     """A copy whose dropout has keyed masks."""
     try:
-        made = copy.deepcopy(model)
+        copied = copy.deepcopy(model)
     except Exception as error:  # a module may hold anything
         raise MisusedError(f"the model cannot be copied: {type(error).__name__}: {error}") from None
     layers = [
         (parent, name, layer)
-        for parent in made.modules()
+        for parent in copied.modules()
         for name, layer in parent.named_children()
         if type(layer) is nn.Dropout and layer.p > 0.0
     ]
@@ -203,7 +203,7 @@ def _copy(model: nn.Module) -> nn.Module:
         if id(layer) not in keyed:
             keyed[id(layer)] = Dropout(_MasksOfCalls(layer.p), len(keyed)).train(layer.training)
         setattr(parent, name, keyed[id(layer)])
-    return made
+    return copied
 
 
 class _MasksOfCalls(Masks):
@@ -227,20 +227,20 @@ class _MasksOfCalls(Masks):
 def _examples(template: Sequence[Tensor], sums: Sums) -> FieldRecords:
     if sums.asked.examples is None:
         return public_examples(template, ROWS)
-    given = records_of(sums.asked.examples)
-    if len(given) < ROWS:
+    records = records_of(sums.asked.examples)
+    if len(records) < ROWS:
         raise MisusedError(f"a model is tried on {ROWS} public records")
-    return given
+    return records
 
 
 def _varied(parameters: Parameters) -> Parameters:
     """Random weights in the same names and shapes: where a model begins with zeros, nothing would show."""
     generator = torch.Generator().manual_seed(1)
-    made = {}
-    for name, each in parameters.items():
-        fan_in = each.numel() / each.shape[0] if each.dim() > 1 else 1.0
-        made[name] = torch.randn(each.shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
-    return placed(made, device_of(parameters))
+    varied = {}
+    for name, parameter in parameters.items():
+        fan_in = parameter.numel() / parameter.shape[0] if parameter.dim() > 1 else 1.0
+        varied[name] = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
+    return placed(varied, device_of(parameters))
 
 
 def _require_losses(
@@ -251,7 +251,7 @@ def _require_losses(
     records = next(iter(passes_on(device, examples, ROWS, dtype))).records
     with torch.no_grad(), without_dropout(module):
         try:
-            once, again = (losses(module, records) for _ in range(2))
+            first_losses, again = (losses(module, records) for _ in range(2))
         except MisusedError:
             raise
         except Exception as error:  # the user's own code may raise anything
@@ -259,7 +259,7 @@ def _require_losses(
                 f"the model does not run on random records of the data's shapes: {type(error).__name__}: {error} "
                 "(if only some values are possible, give `examples`: public records)"
             ) from error
-    if not torch.equal(once, again):
+    if not torch.equal(first_losses, again):
         raise UnfitLayerError(
             "the model", "it draws random numbers by itself, so that its passes do not repeat: use nn.Dropout"
         )
@@ -280,6 +280,6 @@ def _unfollowed(
 
 
 def _rows_per_pass(sums: Sums, numbers: int, dtype: torch.dtype) -> int:
-    asked = sums.asked.physical_batch_size
-    most = min(MOST_ROWS, PASS_BYTES // (numbers * BYTES[TYPES[dtype]])) if asked == "auto" else int(asked)
-    return cheapest_rows(max(1, most), sums.rows, PASS_OVERHEAD, linear=False)
+    batch_size = sums.asked.physical_batch_size
+    largest = min(MOST_ROWS, PASS_BYTES // (numbers * BYTES[TYPES[dtype]])) if batch_size == "auto" else int(batch_size)
+    return cheapest_rows(max(1, largest), sums.rows, PASS_OVERHEAD, linear=False)

@@ -76,21 +76,21 @@ def make_private(
         MisusedError: the parameters have an engine already, whose account would not know of this one's steps; or they
             are not the optimizer's; or the optimizer asks for the loss again (LBFGS).
     """
-    asked, parameters = settings or LoopSettings(), _parameters(model)
+    loop_settings, parameters = settings or LoopSettings(), _parameters(model)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise MisusedError(f"{type(optimizer).__name__} asks for gradients several times a step, which nothing prices")
     require_no_engine(model)
     Places(1, sample_rate)
-    step = Step(model, loss, optimizer, sample_rate, noise_multiplier, asked)
-    for each in parameters.values():
-        _ENGINES[each] = weakref.ref(step)
+    step = Step(model, loss, optimizer, sample_rate, noise_multiplier, loop_settings)
+    for parameter in parameters.values():
+        _ENGINES[parameter] = weakref.ref(step)
     return Private(optimizer, step)
 
 
 def require_no_engine(model: nn.Module) -> None:
     """Raises MisusedError if a step of an own loop moves parameters of the model."""
-    for name, each in _parameters(model).items():
-        if each in _ENGINES and _ENGINES[each]() is not None:
+    for name, parameter in _parameters(model).items():
+        if parameter in _ENGINES and _ENGINES[parameter]() is not None:
             raise MisusedError(f"{name} has an engine already: its account would not know of other steps. Use its step")
 
 
@@ -149,14 +149,14 @@ class Step(OneOwner):
         query = Query(self._steps, 0, self._settings.max_grad_norm, batch)
         gradient = noised(query, values, ready.means).gradient
         try:
-            for name, each in parameters.items():
-                each.grad = gradient[name].to(each.dtype)
+            for name, parameter in parameters.items():
+                parameter.grad = gradient[name].to(parameter.dtype)
             self._gate.is_open = True
             self._optimizer.step()
         finally:
             self._gate.is_open = False
-            for each in parameters.values():
-                each.grad = None
+            for parameter in parameters.values():
+                parameter.grad = None
 
     def report(self, delta: float) -> Report:
         """What the steps so far cost, and how they ran."""
@@ -170,19 +170,19 @@ class Step(OneOwner):
         return self.report(delta).epsilon.value
 
     def _prepared(self, records: FieldRecords) -> _Ready:
-        asked = self._settings
-        places = Places(len(records) if asked.records is None else asked.records, self._sample_rate)
-        sums = Sums(places.rows, asked)
+        settings = self._settings
+        places = Places(len(records) if settings.records is None else settings.records, self._sample_rate)
+        sums = Sums(places.rows, settings)
         ready = tried(self._model, self._loss, records.template, sums)
         release = GaussianRelease(
             self._keys.of("noise"),
             noise_multiplier=self._sigma,
-            max_grad_norm=asked.max_grad_norm,
+            max_grad_norm=settings.max_grad_norm,
             expected_batch_size=places.expected_batch_size,
             sensitivity_slack=ready.slack,
         )
         means = Means(ready.engine, release, partial(ready.begin, self._keys.of("dropout")))
-        return _Ready(places, ready, Draws(self._keys, places), means, asked.records is None)
+        return _Ready(places, ready, Draws(self._keys, places), means, settings.records is None)
 
     def _require_same(self, records: FieldRecords) -> None:
         if self._ready is not None and len(records) != self._size:
@@ -214,16 +214,16 @@ def _shape(model: nn.Module) -> tuple[object, ...]:
 
 def _forward(module: nn.Module) -> Callable[..., Tensor] | None:
     """A forward that was set on the module itself."""
-    found: Callable[..., Tensor] | None = vars(module).get("forward")
-    return found
+    forward: Callable[..., Tensor] | None = vars(module).get("forward")
+    return forward
 
 
 def _require_own(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     moved = [each for group in optimizer.param_groups for each in group["params"]]
-    own = {id(each): name for name, each in _parameters(model).items()}
-    if any(id(each) not in own for each in moved if each.requires_grad):
+    own_names = {id(each): name for name, each in _parameters(model).items()}
+    if any(id(each) not in own_names for each in moved if each.requires_grad):
         raise MisusedError("the optimizer moves parameters that are not the model's, or not trained")
-    there = {id(each) for each in moved}
-    name = next((name for each, name in own.items() if each not in there), None)
+    optimizer_ids = {id(each) for each in moved}
+    name = next((name for each, name in own_names.items() if each not in optimizer_ids), None)
     if name is not None:
         raise MisusedError(f"the optimizer does not move {name}: set requires_grad=False, or add it")

@@ -92,16 +92,16 @@ class DatasetRecords(FieldRecords):
 
     def rows(self, places: NDArray[np.int64]) -> tuple[Tensor, ...]:
         """See FieldRecords.rows."""
-        whole = tuple(each.repeat(len(places), *[1] * (each.dim() - 1)) for each in self.template)
+        repeated = tuple(each.repeat(len(places), *[1] * (each.dim() - 1)) for each in self.template)
         for row, place in enumerate(places.tolist()):
             if place == EMPTY:
                 continue
             item = self._item(place)
-            if [each.shape for each in item] != [each.shape[1:] for each in whole]:
+            if [each.shape for each in item] != [each.shape[1:] for each in repeated]:
                 raise MisusedError("the records of the data set have different shapes: pad them to one")
-            for field, value in zip(whole, item, strict=True):
+            for field, value in zip(repeated, item, strict=True):
                 field[row] = value
-        return whole
+        return repeated
 
 
 def records_of(data: Any) -> FieldRecords:
@@ -133,15 +133,15 @@ def public_examples(template: Sequence[Tensor], count: int, seed: int = 1) -> Te
     """
     generator = torch.Generator().manual_seed(seed)
     fields = []
-    for number, each in enumerate(template):
-        shape = (count, *each.shape[1:])
-        if not each.is_floating_point():
+    for number, tensor in enumerate(template):
+        shape = (count, *tensor.shape[1:])
+        if not tensor.is_floating_point():
             bits = torch.randint(0, 2, shape, generator=generator)
-            fields.append((bits if bits.dim() > 1 else torch.arange(count) % 2).to(each.dtype))
+            fields.append((bits if bits.dim() > 1 else torch.arange(count) % 2).to(tensor.dtype))
         elif number == len(template) - 1 and number > 0:
-            fields.append(torch.rand(shape, generator=generator).to(each.dtype))
+            fields.append(torch.rand(shape, generator=generator).to(tensor.dtype))
         else:
-            fields.append(torch.randn(shape, generator=generator).to(each.dtype))
+            fields.append(torch.randn(shape, generator=generator).to(tensor.dtype))
     return TensorRecords(fields)
 
 

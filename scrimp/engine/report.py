@@ -68,14 +68,14 @@ class Report:
 
     def document(self) -> str:
         """The report as JSON."""
-        shown = asdict(self) | {
+        members = asdict(self) | {
             "kind": "scrimp-engine-report",
             "signed": False,
             "epsilon": self.epsilon.model_dump(mode="json"),
             "event": self.event.model_dump(mode="json"),
             "notes": self.notes,
         }
-        return json.dumps(shown, indent=2, ensure_ascii=False, sort_keys=True)
+        return json.dumps(members, indent=2, ensure_ascii=False, sort_keys=True)
 
     def save(self, path: str | Path) -> None:
         """Writes the report as JSON."""
@@ -83,9 +83,9 @@ class Report:
 
     def __str__(self) -> str:
         """In a line."""
-        of = self.epsilon
-        said = f"ε = {of.value:.4g} at δ = {of.delta:g} ({of.accountant}, add or remove one record)"
-        return f"{said}: {self.steps} steps at σ = {self.noise_multiplier:.4g}, q = {self.sample_rate:.4g}; unsigned"
+        epsilon = self.epsilon
+        text = f"ε = {epsilon.value:.4g} at δ = {epsilon.delta:g} ({epsilon.accountant}, add or remove one record)"
+        return f"{text}: {self.steps} steps at σ = {self.noise_multiplier:.4g}, q = {self.sample_rate:.4g}; unsigned"
 
 
 @dataclass(frozen=True)

@@ -95,35 +95,35 @@ def train(
         InvalidRequest: no noise meets the budget.
     """
     require_no_engine(model)
-    asked, records = settings or Settings(), records_of(data)
-    places = _places(asked, len(records))
+    run_settings, records = settings or Settings(), records_of(data)
+    places = _places(run_settings, len(records))
     total = _steps(steps, target_epsilon, delta, places.sample_rate)
     sigma = calibrate(target_epsilon, delta, places.sample_rate, total).noise_multiplier
-    sums = Sums(places.rows, asked)
+    sums = Sums(places.rows, run_settings)
     ready = tried(model, loss, records.template, sums)
-    run = _Run(asked, places, ready, sigma, total)
+    run = _Run(run_settings, places, ready, sigma, total)
     end = run.go({name: value.double() for name, value in trained(model).items()}, records)
     finished = run.optimizer.finish(end.state, end.parameters, end.step)
     with torch.no_grad():
         for name, value in trained(model).items():
             value.copy_(finished[name])
-    charge = Charge(sigma, asked.max_grad_norm, end.started, lost=end.started - end.step)
-    return Result(model, report_of(charge, delta, places, ready, counted=asked.records is None))
+    charge = Charge(sigma, run_settings.max_grad_norm, end.started, lost=end.started - end.step)
+    return Result(model, report_of(charge, delta, places, ready, counted=run_settings.records is None))
 
 
 class _Run:
     """The steps of one call of `train`, from the state where it begins."""
 
-    def __init__(self, asked: Settings, places: Places, ready: Tried, sigma: float, steps: int) -> None:
+    def __init__(self, settings: Settings, places: Places, ready: Tried, sigma: float, steps: int) -> None:
         keys = Keys()
-        self._asked, self._steps = asked, steps
-        self._path = None if asked.checkpoint is None else Path(asked.checkpoint)
+        self._asked, self._steps = settings, steps
+        self._path = None if settings.checkpoint is None else Path(settings.checkpoint)
         self._draws = Draws(keys, places)
-        self.optimizer = build_optimizer(asked.optimizer, steps)
+        self.optimizer = build_optimizer(settings.optimizer, steps)
         self._release = GaussianRelease(
             keys.of("noise"),
             noise_multiplier=sigma,
-            max_grad_norm=asked.max_grad_norm,
+            max_grad_norm=settings.max_grad_norm,
             expected_batch_size=places.expected_batch_size,
             sensitivity_slack=ready.slack,
         )
@@ -132,8 +132,8 @@ class _Run:
             "records": places.records,
             "sample_rate": places.sample_rate,
             "noise_multiplier": sigma,
-            "max_grad_norm": asked.max_grad_norm,
-            "optimizer": asked.optimizer.model_dump(mode="json"),
+            "max_grad_norm": settings.max_grad_norm,
+            "optimizer": settings.optimizer.model_dump(mode="json"),
             "steps": steps,
         }
 
@@ -169,12 +169,12 @@ class _Run:
         return Saved(now.step + count, now.started + count, parameters, state)
 
 
-def _places(asked: Settings, counted: int) -> Places:
-    records = counted if asked.records is None else asked.records
+def _places(settings: Settings, counted: int) -> Places:
+    records = counted if settings.records is None else settings.records
     if records < 1:
         raise MisusedError("the data have no records")
-    named = {"all": records, "auto": min(records, max(LEAST_BATCH, records // BATCHES))}
-    batch = named[asked.batch_size] if isinstance(asked.batch_size, str) else asked.batch_size
+    batch_sizes = {"all": records, "auto": min(records, max(LEAST_BATCH, records // BATCHES))}
+    batch = batch_sizes[settings.batch_size] if isinstance(settings.batch_size, str) else settings.batch_size
     if not 1 <= batch <= records:
         raise MisusedError("batch_size is between 1 and the number of records")
     return Places(records, batch / records)
@@ -189,25 +189,25 @@ def steps_of(target_epsilon: float, delta: float, sample_rate: float) -> int:
     >>> steps_of(3.0, 1e-5, 0.01), steps_of(3.0, 1e-5, 1.0)
     (2749, 100)
     """
-    most = (gdp.mu_from_epsilon(target_epsilon, delta) / sample_rate) ** 2
+    largest = (gdp.mu_from_epsilon(target_epsilon, delta) / sample_rate) ** 2
     low, high = LEAST_STEPS, MOST_STEPS
     while low < high:
         middle = (low + high) // 2
-        if middle * math.log1p(most / middle) >= SHARE**2 * most:
+        if middle * math.log1p(largest / middle) >= SHARE**2 * largest:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _steps(asked: int | str, target_epsilon: float, delta: float, sample_rate: float) -> int:
+def _steps(steps: int | str, target_epsilon: float, delta: float, sample_rate: float) -> int:
     if not 0.0 < delta < 1.0 or not target_epsilon > 0.0:
         raise MisusedError("a budget is an ε above 0 and a δ between 0 and 1")
-    if isinstance(asked, str):
+    if isinstance(steps, str):
         return steps_of(target_epsilon, delta, sample_rate)
-    if asked < 1:
+    if steps < 1:
         raise MisusedError("a run has at least one step")
-    return asked
+    return steps
 
 
 @contextmanager

@@ -45,10 +45,10 @@ def bench_extractors(
         try:
             with extractor_bench.opened(db, settings, dataset, records or None) as public:
                 rows = extractor_bench.bench(public, settings.models_root, extractor or (), epsilon or (), folds, form)
-                found = list(rows)
+                rows_kept = list(rows)
         except DataDamagedError as error:
             raise extractor_bench.BenchRefusedError(f"{error}; was its content deleted?") from None
-    ranked = sorted(found, key=lambda row: -row.scores[-1].mean)
+    ranked = sorted(rows_kept, key=lambda row: -row.scores[-1].mean)
     if as_json:
         print(json.dumps({"dataset": dataset, "rows": [dataclasses.asdict(row) for row in ranked]}, indent=2))
         return

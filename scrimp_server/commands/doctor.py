@@ -25,15 +25,15 @@ def doctor(
     settings = settings_of(home)
     from scrimp_server.doctor import examine
 
-    found = examine(settings)
+    findings = examine(settings)
     if as_json:
-        print(json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False))
+        print(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
     else:
         console = Console(highlight=False, soft_wrap=True)
-        for each in found:
-            mark, colour = MARKS[each.state]
-            console.print(Text(f"{mark} ", colour), Text(f"{each.part:11}"), Text(each.says), sep="", end="\n")
-            if each.advice:
-                console.print(Text(f"{'':13}→ {each.advice}", "dim"))
-    if any(each.state == "fault" for each in found):
+        for finding in findings:
+            mark, colour = MARKS[finding.state]
+            console.print(Text(f"{mark} ", colour), Text(f"{finding.part:11}"), Text(finding.says), sep="", end="\n")
+            if finding.advice:
+                console.print(Text(f"{'':13}→ {finding.advice}", "dim"))
+    if any(each.state == "fault" for each in findings):
         raise typer.Exit(1)

@@ -39,37 +39,37 @@ def replay(
     server = closing(ForkServer(settings.attempt_memory_bytes, device, user_of(settings)))
     errors = (ServiceError, auditor.ReplayFailedError)
     with refused("replay", *errors), closing(Database.of(settings)) as db, server as forks:
-        found = auditor.replay(db, settings, forks, job, samples, has_gpu=device.kind == "cuda")
-    for line in described(found):
+        replayed = auditor.replay(db, settings, forks, job, samples, has_gpu=device.kind == "cuda")
+    for line in described(replayed):
         print(line)
-    if not found.holds:
+    if not replayed.holds:
         raise typer.Exit(1)
 
 
-def described(found: Replayed) -> list[str]:
+def described(replayed: Replayed) -> list[str]:
     """What a replay found, line by line."""
     from worker.attempt.auditor import missed
 
-    chosen = ", ".join(f"{each.first_step}-{each.last_step}" for each in found.chosen)
-    lines = [f"chosen      {len(found.chosen)} of {found.stretches} stretches: steps {chosen}"]
-    lines += [f"machine     {each}: a difference may be the machine's" for each in found.unlike]
-    if found.differs_after is not None:
+    stretches = ", ".join(f"{each.first_step}-{each.last_step}" for each in replayed.chosen)
+    lines = [f"chosen      {len(replayed.chosen)} of {replayed.stretches} stretches: steps {stretches}"]
+    lines += [f"machine     {each}: a difference may be the machine's" for each in replayed.unlike]
+    if replayed.differs_after is not None:
         lines.append(
-            f"DIFFERS     after step {found.differs_after}: the run left its record, or the record is another run's"
+            f"DIFFERS     after step {replayed.differs_after}: the run left its record, or the record is another run's"
         )
         return lines
-    lines.append(f"same        all {len(found.compared)} digests up to step {found.chosen[-1].last_step}")
-    whole = len(found.compared) == found.stretches
-    if found.same_model is not None:
-        lines.append("same        the model's file" if found.same_model else "DIFFERS     the model's file")
+    lines.append(f"same        all {len(replayed.compared)} digests up to step {replayed.chosen[-1].last_step}")
+    is_whole = len(replayed.compared) == replayed.stretches
+    if replayed.same_model is not None:
+        lines.append("same        the model's file" if replayed.same_model else "DIFFERS     the model's file")
     else:
-        lines.append("model       not compared: " + ("none is recorded" if whole else "the replay did not reach it"))
-    for share in () if whole else SHARES:
-        deviating = max(1, round(share * found.stretches))
-        odds = missed(found.stretches, deviating, len(found.chosen))
-        within = f"a deviation in {deviating} of {found.stretches} stretches"
+        lines.append("model       not compared: " + ("none is recorded" if is_whole else "the replay did not reach it"))
+    for share in () if is_whole else SHARES:
+        deviating = max(1, round(share * replayed.stretches))
+        odds = missed(replayed.stretches, deviating, len(replayed.chosen))
+        within = f"a deviation in {deviating} of {replayed.stretches} stretches"
         lines.append(f"missed      {within}: with probability at most {odds:.3g}")
-    if not found.same_model:
+    if not replayed.same_model:
         lines.append(
             "condition   the recorded digests are those of the run that made the model: others, written into the"
             " database afterwards, are found by the model's file alone"

@@ -71,13 +71,13 @@ def restore(
         print(_forgotten(job))
     if jobs:
         print("An end is charged for all of it, and a job that goes on gets fresh noise. To end them: --post DATASET")
-    for each in contradicted:
-        print(_witnessed(each))
+    for dataset_id in contradicted:
+        print(_witnessed(dataset_id))
     if contradicted:
         print("A checkpoint has no balances, so what only a witness knows cannot be posted: bring a newer backup.")
         print("If it was posted, or its owner accepts the loss: scrimp witness accept, where the witness runs.")
-    for why in unasked:
-        print(f"not compared: {why}")
+    for message in unasked:
+        print(f"not compared: {message}")
     if left or jobs or contradicted or unasked:
         raise typer.Exit(1)
     also = " and what its witnesses saw" if settings.witnesses else ""
@@ -92,16 +92,18 @@ def _rebuild(db: Database, datasets: Iterable[str]) -> None:
         print(f"{dataset}: {rows} running sums were added up from the ledger's entries; the relay verifies it next")
 
 
-def _witnessed(found: Ahead) -> str:
-    has = f"{found.entries}, which begin otherwise" if found.differs else f"{found.entries}"
-    seen = f"the witness {found.witness} has seen {found.seen} entries; here are {has}"
-    return f"{found.name} ({found.dataset_id}): {seen}"
+def _witnessed(ahead: Ahead) -> str:
+    has = f"{ahead.entries}, which begin otherwise" if ahead.differs else f"{ahead.entries}"
+    seen = f"the witness {ahead.witness} has seen {ahead.seen} entries; here are {has}"
+    return f"{ahead.name} ({ahead.dataset_id}): {seen}"
 
 
 def _forgotten(job: Forgotten) -> str:
-    here = f"the database knows {job.steps} and {job.scores}" if job.known else "the database does not know the job"
-    here += ", and has ended it for these" if job.ended else ""
-    return f"{job.job_id} ({job.dataset_id}): {job.marked_steps} steps and {job.marked_scores} scores left it; {here}"
+    known_text = (
+        f"the database knows {job.steps} and {job.scores}" if job.known else "the database does not know the job"
+    )
+    known_text += ", and has ended it for these" if job.ended else ""
+    return f"{job.job_id} ({job.dataset_id}): {job.marked_steps} steps and {job.marked_scores} scores left it; {known_text}"
 
 
 def _described(gap: Gap) -> str:

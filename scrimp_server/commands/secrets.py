@@ -20,9 +20,9 @@ def list_(home: Home = None) -> None:
     """List each secret by a public name, with the older ones that are still kept."""
     from app.renewal import rotation
 
-    for each in rotation.states(settings_of(home)):
-        kept = f"  (kept: {', '.join(each.older)})" if each.older else ""
-        print(f"{each.name:15} {each.id}{kept}")
+    for state in rotation.states(settings_of(home)):
+        older = f"  (kept: {', '.join(state.older)})" if state.older else ""
+        print(f"{state.name:15} {state.id}{older}")
 
 
 @app.command()
@@ -30,8 +30,8 @@ def rotate(name: Name, home: Home = None) -> None:
     """Replace a secret. Then restart the service's processes, and finish."""
     from app.renewal import rotation
 
-    done = _do(rotation.rotate, name, home)
-    print(f"{name} is now {done.id}")
+    state = _do(rotation.rotate, name, home)
+    print(f"{name} is now {state.id}")
     if name in rotation.KEPT and name != "data_hmac_key":
         print(f"restart API, relay and workers; when nothing needs the old one: scrimp secrets finish {name}")
     else:
@@ -59,15 +59,17 @@ def finish(name: Name, home: Home = None) -> None:
     """Drop the older secrets that a rotation kept."""
     from app.renewal import rotation
 
-    done = _do(rotation.finish, name, home)
-    print(f"{name} is {done.id}" + (f", on top of {', '.join(done.older)}" if done.older else "; no older one is kept"))
+    state = _do(rotation.finish, name, home)
+    print(
+        f"{name} is {state.id}" + (f", on top of {', '.join(state.older)}" if state.older else "; no older one is kept")
+    )
 
 
-def _do(what: Callable[..., Any], name: str, home: Any) -> Any:
+def _do(action: Callable[..., Any], name: str, home: Any) -> Any:
     settings = settings_of(home)
     from app.db.engine import Database
     from app.webhooks.encryption import Unreadable
     from core.errors import ServiceError
 
     with refused("secrets", ServiceError, Unreadable, ValueError), closing(Database.of(settings)) as db:
-        return what(db, settings, name)
+        return action(db, settings, name)

@@ -146,7 +146,7 @@ def _set(
     ray: str | None = None,
 ) -> None:
     """Turns options into settings, for this process and its children."""
-    given = {
+    settings_given = {
         "HOST": host,
         "PORT": port,
         "HOME": home.absolute() if home else None,
@@ -154,7 +154,7 @@ def _set(
         "WORKER_PROCESSES": processes,
         "RAY_ADDRESS": ray,
     }
-    os.environ.update({f"SCRIMP_{name}": str(value) for name, value in given.items() if value is not None})
+    os.environ.update({f"SCRIMP_{name}": str(value) for name, value in settings_given.items() if value is not None})
 
 
 def _run(command: str, service: Callable[[], T]) -> T:

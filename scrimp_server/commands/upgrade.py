@@ -24,8 +24,8 @@ def backup(
     from scrimp_server.backup import BackupError, back_up
 
     with refused("backup", BackupError):
-        for made in back_up(settings, folder):
-            print(f"{made}  {made.stat().st_size:,} bytes")
+        for path in back_up(settings, folder):
+            print(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def upgrade(
@@ -42,12 +42,12 @@ def upgrade(
     from scrimp_server.upgrading import upgrade as move
 
     with refused("upgrade", UpgradeError):
-        done = move(settings, has_backup=backed_up)
-    if done.before == done.after:
-        print(f"The database is at {done.after}, this release's: nothing to do.")
+        result = move(settings, has_backup=backed_up)
+    if result.before == result.after:
+        print(f"The database is at {result.after}, this release's: nothing to do.")
         return
-    if done.backup is not None:
-        print(f"backup    {done.backup} (private: remove it when you need it no more)")
-    print(f"migrated  {done.before} to {done.after}")
-    print(f"verified  {done.ledgers} ledgers of {done.entries:,} entries, and the heads recorded outside")
+    if result.backup is not None:
+        print(f"backup    {result.backup} (private: remove it when you need it no more)")
+    print(f"migrated  {result.before} to {result.after}")
+    print(f"verified  {result.ledgers} ledgers of {result.entries:,} entries, and the heads recorded outside")
     print("Now restart the service with this release.")

@@ -15,7 +15,7 @@ from core.privacy.slots import default_slots
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, write_csv
 
-TRAIN, HOLDOUT = default_slots(1500, whole=2000), default_slots(500, whole=2000)
+TRAIN, HOLDOUT = default_slots(1500, all_units=2000), default_slots(500, all_units=2000)
 
 
 def words(text: str) -> str:
@@ -105,4 +105,4 @@ def test_a_block_declares_its_own(cli: Cli, dataset: str) -> None:
     assert cli(*asked, "--slots", "{").exit_code == 2
     (made,) = cli.json(*asked, "--slots", '{"train": 400}')
     assert made["shape"]["slots"]["train"]["units"] == 400
-    assert made["shape"]["slots"]["holdout"]["units"] == default_slots(50, whole=200)
+    assert made["shape"]["slots"]["holdout"]["units"] == default_slots(50, all_units=200)

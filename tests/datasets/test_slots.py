@@ -184,12 +184,12 @@ def test_another_count_moves_defaults_and_keeps_what_was_declared(api: Api) -> N
     made = api.upload(with_slots(spec(), holdout=90)).json()
     found = declare(api, made["id"], records=100).json()
     assert found["privacy"]["slots"] == {"holdout": 90} and slots_of(found)["holdout"] == same(90)
-    assert slots_of(found)["train"] == same(default_slots(80, whole=100)) != slots_of(made)["train"]
+    assert slots_of(found)["train"] == same(default_slots(80, all_units=100)) != slots_of(made)["train"]
     assert errors_of(declare(api, made["id"], records=1000)) == {
         "/slots/holdout": "90 slots are fewer than the 200 declared to hold out: declare 200 or more"
     }
     default = declare(api, made["id"], slots={}).json()
-    assert "slots" not in default["privacy"] and slots_of(default)["holdout"] == same(default_slots(20, whole=100))
+    assert "slots" not in default["privacy"] and slots_of(default)["holdout"] == same(default_slots(20, all_units=100))
 
 
 def test_a_dry_run_tells_the_new_slots_and_the_default(api: Api) -> None:

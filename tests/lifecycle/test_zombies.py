@@ -126,8 +126,8 @@ def test_with_a_bucket_an_attempt_clears_its_own_copies_alone(
     write(mine)
     write(live)
     (job / MARKER).write_text("ds_a")
-    clear(mine, with_bucket, kept=kept)
+    clear(mine, with_bucket, keeps_features=kept)
     assert not mine.exists() and (live / "model.safetensors").is_file() and (job / MARKER).is_file()
-    clear(live, with_bucket, kept=kept)
+    clear(live, with_bucket, keeps_features=kept)
     assert not job.exists(), "no attempt is left here"
     assert bucket.removed == ([] if kept else ["jobs/job_a/attempt-1", "jobs/job_a/attempt-2"])

@@ -34,7 +34,7 @@ Ends = Callable[[], SharedRanks | RingRanks]  # takes one rank's end of an excha
 def shared(size: int, piece_bytes: int = PIECE_BYTES) -> Sequence[Ends]:
     """The ends of ranks on one machine."""
     exchange = Exchange(size, piece_bytes)
-    return [partial(exchange.ranks, rank, alone=False) for rank in range(size)]
+    return [partial(exchange.ranks, rank, standalone=False) for rank in range(size)]
 
 
 def ring(size: int, piece_bytes: int = PIECE_BYTES) -> Sequence[Ends]:

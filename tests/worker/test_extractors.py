@@ -277,7 +277,9 @@ def test_features_are_made_and_written_piece_by_piece(
     monkeypatch.setattr(PartWriter, "add", add)
     whole = extracted(stored, "0" * 64, tmp_path / "e", sha256, tmp_path / "c", lambda: None)
     assert largest <= AT_ONCE and isinstance(whole, StoredPart) and whole.shape == (count, 8)
-    mapped = extracted(opened, "1" * 64, tmp_path / "e", sha256, tmp_path / "c", lambda: None, kept=Kept(on_disk=True))
+    mapped = extracted(
+        opened, "1" * 64, tmp_path / "e", sha256, tmp_path / "c", lambda: None, storage=Kept(on_disk=True)
+    )
     assert isinstance(mapped, PartFile) and len(mapped) == count
     read = mapped.whole()
     assert np.array_equal(read.x, whole.x) and np.array_equal(read.y, whole.y)
@@ -306,7 +308,9 @@ def test_where_the_cache_has_no_room_the_ranks_of_an_attempt_share_features(
 
     def asked() -> Any:
         kept = Kept(scratch)
-        return extracted(stored, "0" * 64, tmp_path / "e", sha256, cache, lambda: None, check=checked.append, kept=kept)
+        return extracted(
+            stored, "0" * 64, tmp_path / "e", sha256, cache, lambda: None, check=checked.append, storage=kept
+        )
 
     first = asked()
     made = len(checked)

@@ -108,7 +108,7 @@ def test_sealed_features_are_made_once_and_anew_under_another_key(tmp_path: Path
 
     def features(key: DataKey, *, on_disk: bool = False) -> Any:
         kept = Kept(on_disk=on_disk, seal=key)
-        return cached(part, "how", tmp_path / "cache", lambda _: once(key), kept=kept)
+        return cached(part, "how", tmp_path / "cache", lambda _: once(key), storage=kept)
 
     def once(key: DataKey) -> Iterator[StoredPart]:
         made.append(key)
@@ -120,6 +120,6 @@ def test_sealed_features_are_made_once_and_anew_under_another_key(tmp_path: Path
     other = DataKey(bytes(32), KEY.wrap)
     features(other)
     assert made == [KEY, other], "a key that is gone opens nothing: they are made again"
-    hashed = hashed_words(part, "1" * 64, "2" * 64, Words(buckets=64), tmp_path / "cache", kept=Kept(seal=KEY))
+    hashed = hashed_words(part, "1" * 64, "2" * 64, Words(buckets=64), tmp_path / "cache", storage=Kept(seal=KEY))
     assert isinstance(hashed, StoredPart)
     assert all(header_of(path) is not None for path in (tmp_path / "cache").glob("*.arrow*"))

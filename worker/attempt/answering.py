@@ -82,28 +82,28 @@ def answer(link: Link, start: Start, telemetry: Telemetry, pids: Sequence[int], 
             has met them, and the charge covers no second release.
         DataDamagedError: a part is missing or is not the registered one.
     """
-    asked = _asked(start, sums.queries)
+    question = _asked(start, sums.queries)
     replay = Replay(start.steps, start.segments, start.allowed_steps, lambda first, _last: first)
     telemetry.digest(0, state_digest(0, {}))
     passes = _passes(start)
-    _contents(sums, start, asked, rehearse(asked, passes, start.mechanism, _places(start)))
-    whole = _whole(start, link)
-    slots = _slots(start, whole)
-    check_users(Loaded(whole) if isinstance(whole, StoredPart) else whole, start.mechanism, slots)
+    _contents(sums, start, question, rehearse(question, passes, start.mechanism, _places(start)))
+    whole_part = _whole(start, link)
+    slots = _slots(start, whole_part)
+    check_users(Loaded(whole_part) if isinstance(whole_part, StoredPart) else whole_part, start.mechanism, slots)
     link.send(Ready(device=start.device, processes=tuple(pids) or (os.getpid(),), numerics=_report(slots, passes.rows)))
     if replay.next_block(0) is None:
         raise PrivacyError("these sums were released under other keys; the charge covers no second release")
-    private = private_sums(asked, whole, slots, passes.width, link.loading)
+    private = private_sums(question, whole_part, slots, passes.width, link.loading)
     if link.begin(1, 1):
         raise PrivacyError("a job without a model has no state to save")
     link.poll(1)
-    released = release(asked, private, start.mechanism, _key(start, replay))
+    released = release(question, private, start.mechanism, _key(start, replay))
     digest = state_digest(1, released.state)
     if replay.contradicts(1, digest):
         raise PrivacyError("a replay reached other sums than the recorded ones")
     telemetry.digest(1, digest)
     telemetry.check_answers(1, released.stds)
-    telemetry.finished(1, _written(start, _contents(sums, start, asked, released)), ())
+    telemetry.finished(1, _written(start, _contents(sums, start, question, released)), ())
 
 
 def _asked(start: Start, queries: tuple[Query, ...]) -> Asked:
@@ -142,10 +142,10 @@ def _checked(stored: StoredPart) -> StoredPart:
     return stored
 
 
-def _slots(start: Start, whole: AnyPart) -> int:
+def _slots(start: Start, part: AnyPart) -> int:
     """The public number of rows that are passed over; on public data without privacy that of the records."""
     if start.mechanism is None:
-        return len(whole.y) if isinstance(whole, StoredPart) else len(whole)
+        return len(part.y) if isinstance(part, StoredPart) else len(part)
     return _private_slots(start, start.mechanism)
 
 
@@ -187,9 +187,9 @@ def _report(slots: int, rows: int) -> NumericsReport:
     )
 
 
-def _contents(sums: Sums, start: Start, asked: Asked, released: Release) -> dict[str, bytes]:
+def _contents(sums: Sums, start: Start, question: Asked, released: Release) -> dict[str, bytes]:
     """The job's files, by name."""
-    return sums.contents(start.spec, asked, released)
+    return sums.contents(start.spec, question, released)
 
 
 def _written(start: Start, contents: dict[str, bytes]) -> tuple[ArtifactFile, ...]:

@@ -61,15 +61,15 @@ def take_over(folder: Path, name: str, content: bytes) -> None:
     """
     with _opened(folder) as place:
         os.fchmod(place, 0o700)  # first: nothing is made in it after this
-        own = f"{name}.{secrets.token_hex(8)}"
+        own_name = f"{name}.{secrets.token_hex(8)}"
         descriptor = os.open(
-            own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place
+            own_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place
         )
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(own, name, src_dir_fd=place, dst_dir_fd=place)
+        os.replace(own_name, name, src_dir_fd=place, dst_dir_fd=place)
         os.fsync(place)
 
 

@@ -25,14 +25,14 @@ def finding_of(job: Job, canaries: bytes | None) -> Finding | None:
     Raises:
         PrivacyError: the attempt published no canaries, or others.
     """
-    asked, charged = JobSpec.model_validate(job.spec).audit, Quoted.of(job.quote).epsilon
-    if asked is None:
+    audit, charged = JobSpec.model_validate(job.spec).audit, Quoted.of(job.quote).epsilon
+    if audit is None:
         return None
     if charged is None:
         raise PrivacyError("a job without an ε has nothing to audit")
     mechanism = MechanismConfig.model_validate(job.mechanism)
-    released = _released(canaries, asked.canaries + decoys(asked.canaries, asked.kind))
-    return found(released, job.id, asked.canaries, mechanism.training.event, charged, asked.kind)
+    released = _released(canaries, audit.canaries + decoys(audit.canaries, audit.kind))
+    return found(released, job.id, audit.canaries, mechanism.training.event, charged, audit.kind)
 
 
 def _released(canaries: bytes | None, numbers: int) -> NDArray[np.float64]:

@@ -137,8 +137,8 @@ def replay(
         if not 1 <= count <= len(stretches):
             raise InvalidRequest(f"the job has {len(stretches)} stretches with digests: choose 1 to that many")
         picked = (choose or random.SystemRandom().sample)(range(len(stretches)), count)
-        chosen = tuple(stretches[k] for k in sorted(picked))
-        return _Conversation(db, start, stretches, chosen, ran).run(fork_server)
+        picked_stretches = tuple(stretches[k] for k in sorted(picked))
+        return _Conversation(db, start, stretches, picked_stretches, ran).run(fork_server)
     finally:
         inputs.close()
         shutil.rmtree(output, ignore_errors=True)
@@ -152,12 +152,12 @@ class _Conversation:
         db: Database,
         start: messages.Start,
         stretches: list[Stretch],
-        chosen: tuple[Stretch, ...],
+        picked_stretches: tuple[Stretch, ...],
         ran: _Ran,
     ) -> None:
-        self._db, self._start, self._chosen, self._ran = db, start, chosen, ran
+        self._db, self._start, self._chosen, self._ran = db, start, picked_stretches, ran
         self._stretches, self._recorded = stretches, {each.last_step: each.digest for each in stretches}
-        self._end = chosen[-1].last_step
+        self._end = picked_stretches[-1].last_step
         self._compared: list[int] = []
         self._differs: int | None = None
         self._same_model: bool | None = None
@@ -166,10 +166,10 @@ class _Conversation:
 
     def run(self, fork_server: ForkServer) -> Replayed:
         """Talks to the process until its last message."""
-        ours, theirs = socket.socketpair()
-        channel = Channel(ours, messages.TO_SUPERVISOR)
-        with theirs:
-            process = fork_server.start(theirs.fileno())
+        child_end, own_end = socket.socketpair()
+        channel = Channel(child_end, messages.TO_SUPERVISOR)
+        with own_end:
+            process = fork_server.start(own_end.fileno())
         try:
             channel.send(self._start)
             while not self._hear(channel, channel.receive()):
@@ -181,38 +181,38 @@ class _Conversation:
             process.kill()
             process.close()
             channel.close()
-        compared, chosen = tuple(self._compared), self._chosen
-        return Replayed(len(self._stretches), chosen, compared, self._differs, self._same_model, self._unlike)
+        compared, stretches = tuple(self._compared), self._chosen
+        return Replayed(len(self._stretches), stretches, compared, self._differs, self._same_model, self._unlike)
 
-    def _hear(self, channel: Channel, said: messages.ToSupervisor) -> bool:
+    def _hear(self, channel: Channel, message: messages.ToSupervisor) -> bool:
         """Answers one message; True after the last one."""
-        match said:
+        match message:
             case messages.Verdict():
                 channel.send(messages.Written())  # kept by nobody: the audit's key is not the job's
             case messages.Ready():
-                self._unlike = self._differences(said)
+                self._unlike = self._differences(message)
             case messages.BlockStart():
-                self._answer(channel, said.last_step <= self._end, messages.Go())
+                self._answer(channel, message.last_step <= self._end, messages.Go())
             case messages.Digest():
-                self._compare(said)
+                self._compare(message)
                 self._answer(channel, self._differs is None, messages.Written())
             case messages.Mismatch():
-                self._differs = said.matched_step
+                self._differs = message.matched_step
                 self._answer(channel, False, messages.Go())
             case messages.Finished():
-                self._same_model = self._is_recorded(said)
+                self._same_model = self._is_recorded(message)
                 return True
             case messages.Stopped():
                 return True
             case messages.Failed():
-                raise ReplayFailedError(f"the replay failed: {said.message}")
+                raise ReplayFailedError(f"the replay failed: {message.message}")
         return False
 
-    def _compare(self, said: messages.Digest) -> None:
+    def _compare(self, digest: messages.Digest) -> None:
         """The process compares too, but the auditor does not rely on it."""
-        if said.step in self._recorded:
-            if self._recorded[said.step] == said.digest:
-                self._compared.append(said.step)
+        if digest.step in self._recorded:
+            if self._recorded[digest.step] == digest.digest:
+                self._compared.append(digest.step)
             else:
                 self._differs = self._compared[-1] if self._compared else 0
 
@@ -221,19 +221,19 @@ class _Conversation:
             self._stopped = not goes_on
             channel.send(answer if goes_on else messages.Stop())
 
-    def _is_recorded(self, said: messages.Finished) -> bool | None:
+    def _is_recorded(self, message: messages.Finished) -> bool | None:
         name = self._start.spec.delivers
         with self._db.read() as session:
-            kept = session.get(Artifact, (self._start.job_id, name))
-        made = next((each.sha256 for each in said.artifacts if each.name == name), None)
-        return None if kept is None or made is None else kept.sha256 == made
+            artifact = session.get(Artifact, (self._start.job_id, name))
+        replayed_hash = next((each.sha256 for each in message.artifacts if each.name == name), None)
+        return None if artifact is None or replayed_hash is None else artifact.sha256 == replayed_hash
 
-    def _differences(self, said: messages.Ready) -> tuple[str, ...]:
-        before, now = self._ran.numerics, said.numerics.model_dump(mode="json")
-        known = [(name, before[name], now.get(name)) for name in MACHINE if name in before]
+    def _differences(self, ready: messages.Ready) -> tuple[str, ...]:
+        recorded, now = self._ran.numerics, ready.numerics.model_dump(mode="json")
+        compared = [(name, recorded[name], now.get(name)) for name in MACHINE if name in recorded]
         if self._ran.processes and self._start.mechanism is None:
-            known.append(("processes", self._ran.processes, len(said.processes)))
-        return tuple(f"{name}: {then} then, {here} here" for name, then, here in known if then != here)
+            compared.append(("processes", self._ran.processes, len(ready.processes)))
+        return tuple(f"{name}: {then} then, {current} here" for name, then, current in compared if then != current)
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ class _Ran:
 def _ready(db: Database, job_id: str) -> _Ran:
     ready = select(JobEvent.data).where(JobEvent.job_id == job_id, JobEvent.type == "ready")
     with db.read() as session:
-        said = session.scalars(ready.order_by(JobEvent.seq.desc()).limit(1)).first() or {}
-    return _Ran(len(said.get("processes") or ()), said.get("numerics") or {})
+        document = session.scalars(ready.order_by(JobEvent.seq.desc()).limit(1)).first() or {}
+    return _Ran(len(document.get("processes") or ()), document.get("numerics") or {})
 
 
 def _finished(db: Database, job_id: str) -> Job:

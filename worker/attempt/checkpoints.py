@@ -113,15 +113,15 @@ class Checkpoints:
             return None
         try:
             path = self._objects.latest(f"{self._name}/{FILE}", self._copy)
-            found = None if path is None else self._opened(path, segments, digested)
+            opened = None if path is None else self._opened(path, segments, digested)
         except (OSError, ServiceError) as error:
             logger.warning("the checkpoint of %s cannot be read: %s", self._job_id, type(error).__name__)
-            found = None
-        if found is None:
+            opened = None
+        if opened is None:
             self._copy.unlink(missing_ok=True)
         else:
-            self._step = found.checkpoint.step
-        return found
+            self._step = opened.checkpoint.step
+        return opened
 
     def begin(self, checkpoint: Checkpoint, step: int, segments: Sequence[SaltedSteps]) -> None:
         """A state comes, in pieces.
@@ -141,8 +141,8 @@ class Checkpoints:
             self._part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._part.unlink(missing_ok=True)
             self._file = sealed.create(self._part, key, "state")
-            whose = Whose(job=self._job_id, release=self._release, checkpoint=checkpoint)
-            self._file.write(whose.model_dump_json().encode() + b"\n")
+            identity = Whose(job=self._job_id, release=self._release, checkpoint=checkpoint)
+            self._file.write(identity.model_dump_json().encode() + b"\n")
         except OSError as error:
             self._give_up(error)
 
@@ -160,19 +160,19 @@ class Checkpoints:
         self._size += len(content)
         if self._size > self._most:
             raise ProtocolError("a state is larger than the attempt's memory")
-        kept = False
+        is_kept = False
         try:
             if content:
                 self._write(content)
             else:
-                kept = self._commit()
+                is_kept = self._commit()
         except (OSError, ServiceError) as error:
             self._give_up(error)
         if not content:
             self._step, self._coming, self._wanted = self._coming.step, None, None
             now = time.monotonic()
             self._due = now + max(self._wait_s(now), SHARE * (now - self._began))
-        return kept
+        return is_kept
 
     def close(self) -> None:
         """Call after the last use: drops what has not come to its end."""
@@ -214,19 +214,19 @@ class Checkpoints:
             file = None
             try:
                 file = sealed.SealedPath(path, self._key_of(segment)).open("rb")
-                whose = Whose.model_validate_json(file.readline(MOST_LINE_BYTES))
+                identity = Whose.model_validate_json(file.readline(MOST_LINE_BYTES))
             except (DataDamagedError, ValidationError):
                 if file is not None:
                     file.close()
                 continue
-            step = whose.checkpoint.step
-            is_mine = (whose.job, whose.release) == (self._job_id, self._release)
+            step = identity.checkpoint.step
+            is_mine = (identity.job, identity.release) == (self._job_id, self._release)
             if is_mine and segment_of(segments, step) == segment and step in digested[segment.salt]:
-                return Saved(whose.checkpoint, file, self._copy)
+                return Saved(identity.checkpoint, file, self._copy)
             file.close()
         return None
 
 
 def segment_of(segments: Sequence[SaltedSteps], step: int) -> SaltedSteps:
     """The segment whose keys apply to a step."""
-    return max((each for each in segments if each.from_step <= max(step, 1)), key=lambda each: each.from_step)
+    return max((each for each in segments if each.from_step <= max(step, 1)), key=lambda segment: segment.from_step)

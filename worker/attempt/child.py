@@ -91,7 +91,7 @@ def serve(
     """
     link = SupervisorLink(channel)
     tell = False
-    others: Others | None = None
+    peers: Others | None = None
     forked = Forked(0, 1, ())
     try:
         start = channel.receive()
@@ -110,7 +110,7 @@ def serve(
             return _serve_rank(start, forked)
         tell = start.data_public
         if len(forked.pids) > 1:
-            others = Others(forked.pids[1:])
+            peers = Others(forked.pids[1:])
         run_attempt(channel, link, start, forked.pids, forked.ranks)
     except StopRequested:
         channel.send(Stopped(steps_started=link.steps_started))
@@ -121,7 +121,7 @@ def serve(
             traceback.print_exc()
         code: FailureCode | None = failure_code(error)
         if isinstance(error, RanksError):
-            code = others.failure() if others is not None else None
+            code = peers.failure() if peers is not None else None
         if code is None:
             return 1  # a rank is gone: the job is queued again
         with contextlib.suppress(OSError):
@@ -189,23 +189,23 @@ def visible_to(message: Start | Predict, rank: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": message.gpus[rank]} if message.gpus else {}
 
 
-def threads_of(message: Start | Predict, here: int) -> int:
+def threads_of(message: Start | Predict, cores: int) -> int:
     """The threads of each rank: those of the job's first ready attempt, so that a pass rounds as it did there.
 
     The first one has as many as the job names. Otherwise the processors are divided among the ranks that the job asks
     for: after a loss before it is ready, fewer ranks do not have more.
 
     Args:
-        here: this machine's processors, as torch counts them.
+        cores: this machine's processors, as torch counts them.
     """
     if not isinstance(message, Start):
-        return here
+        return cores
     runtime = message.spec.runtime
     if message.threads is not None:
         return message.threads
     if runtime.threads != "auto":
         return runtime.threads
-    return max(1, here // (message.processes if runtime.processes == "auto" else runtime.processes))
+    return max(1, cores // (message.processes if runtime.processes == "auto" else runtime.processes))
 
 
 def in_fork(fd: int) -> int:

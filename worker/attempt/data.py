@@ -42,30 +42,30 @@ class Opened:
         return self.seal is None and self.path.exists() and header_of(self.path) is not None
 
 
-def shape_of(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> Shape:
+def shape_of(declared: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> Shape:
     """The public sizes of what a job reads: its blocks' declared sizes add up, and the widths are its data set's.
 
     Args:
-        said: the declaration that the job was priced with; it holds the sizes of the data set's own block.
+        declared: the declaration that the job was priced with; it holds the sizes of the data set's own block.
     """
-    shapes = [said.shape if each.id == dataset_id else each.shape for each in datasets]
-    slots = slots_by_id(said, dataset_id, datasets)
+    shapes = [declared.shape if each.id == dataset_id else each.shape for each in datasets]
+    slots = slots_by_id(declared, dataset_id, datasets)
     return Shape(
         records_train=sum(each.records_train for each in shapes),
         records_holdout=sum(each.records_holdout for each in shapes),
-        features=said.shape.features,
-        outputs=said.shape.outputs,
-        sparse=said.shape.sparse,
+        features=declared.shape.features,
+        outputs=declared.shape.outputs,
+        sparse=declared.shape.sparse,
         slots=added(slots.values()) if slots else None,
     )
 
 
-def slots_by_id(said: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> dict[str, Slots]:
+def slots_by_id(declared: Declared, dataset_id: str, datasets: Sequence[Dataset]) -> dict[str, Slots]:
     """The slots of each block that a job reads; empty for public data. Arguments are those of `shape_of`."""
-    if said.spec.privacy.sensitivity == "public":
+    if declared.spec.privacy.sensitivity == "public":
         return {}
-    per_unit = said.spec.privacy.max_records_per_user or 1
-    shapes = {each.id: said.shape if each.id == dataset_id else each.shape for each in datasets}
+    per_unit = declared.spec.privacy.max_records_per_user or 1
+    shapes = {each.id: declared.shape if each.id == dataset_id else each.shape for each in datasets}
     return {name: slots_of(shape.slots, shape.records_train, per_unit) for name, shape in shapes.items()}
 
 
@@ -90,16 +90,18 @@ def parts_of(
     Raises:
         DataDamagedError: one has no training part: the job would read less than its rate says.
     """
-    ordered = sorted(datasets, key=lambda each: each.id)
+    ordered = sorted(datasets, key=lambda dataset: dataset.id)
     if any(each.parts.train is None for each in ordered):
         raise DataDamagedError("a stored part of the data set was deleted")
 
     def named(part: StoredFile, dataset: Dataset, places: PartSlots | None = None) -> Part:
         cache = None if features is None else str(features(dataset.id))
-        found = opened(part)
-        seal = None if found.seal is None else SealedBy(key=found.seal.key.hex(), wrap=found.seal.wrap.hex())
+        part_file = opened(part)
+        seal = (
+            None if part_file.seal is None else SealedBy(key=part_file.seal.key.hex(), wrap=part_file.seal.wrap.hex())
+        )
         rows = None if places is None else places.rows
-        return Part(path=str(found.path), sha256=part.sha256, cache_dir=cache, seal=seal, rows=rows)
+        return Part(path=str(part_file.path), sha256=part.sha256, cache_dir=cache, seal=seal, rows=rows)
 
     def slots_in(dataset: Dataset, name: AccountName) -> PartSlots | None:
         return getattr(slots[dataset.id], name) if dataset.id in slots else None
@@ -144,7 +146,7 @@ def blocks_of(started: Sequence[StartedBlock]) -> tuple[Recorded, ...]:
     return tuple(Recorded.model_validate(each, from_attributes=True) for each in started)
 
 
-def released_of(before: Number) -> Released:
+def released_of(number: Number) -> Released:
     """A recorded number, which is not measured again."""
-    score = ReleasedScore(name=before.name, value=before.value, std=before.std, on=before.on)
-    return Released(name=before.name, step=before.step, score=score)
+    score = ReleasedScore(name=number.name, value=number.value, std=number.std, on=number.on)
+    return Released(name=number.name, step=number.step, score=score)

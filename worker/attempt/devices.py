@@ -56,10 +56,10 @@ def found(command: Sequence[str] = COMMAND, nodes: Sequence[Path] = NODES) -> tu
         return ()
     environment = plain_environment("CUDA_VISIBLE_DEVICES") | ORDER
     try:
-        asked = subprocess.run(
+        listing = subprocess.run(
             list(command), cwd=ROOT, env=environment, capture_output=True, timeout=PROBE_S, check=True, text=True
         )
-        return tuple(Device.model_validate(each) for each in json.loads(asked.stdout))
+        return tuple(Device.model_validate(each) for each in json.loads(listing.stdout))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise DevicesError(f"the GPUs cannot be asked for: {type(error).__name__}") from error
 
@@ -81,11 +81,11 @@ def chosen(setting: str, gpus: Sequence[Device]) -> tuple[Device, ...]:
     names = setting.split(",")
     if len(set(names)) < len(names):
         raise DevicesError(f"SCRIMP_DEVICES names a device twice: {setting}")
-    there = {each.label: each for each in (processor(), *gpus)}
-    missing = [name for name in names if name not in there]
+    by_label = {each.label: each for each in (processor(), *gpus)}
+    missing = [name for name in names if name not in by_label]
     if missing:
-        raise DevicesError(f"this machine has no {', '.join(missing)}: torch can use {', '.join(there)}")
-    return tuple(there[name] for name in names)
+        raise DevicesError(f"this machine has no {', '.join(missing)}: torch can use {', '.join(by_label)}")
+    return tuple(by_label[name] for name in names)
 
 
 def on_this_machine(setting: str) -> tuple[Device, ...]:

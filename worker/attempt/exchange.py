@@ -41,26 +41,26 @@ class Exchange:
         self.memory = mmap.mmap(-1, 2 * (size + 1) * piece_bytes)
         self.pairs = [socket.socketpair() for _ in range(size - 1)]
 
-    def ranks(self, rank: int, *, alone: bool = True) -> SharedRanks:
+    def ranks(self, rank: int, *, standalone: bool = True) -> SharedRanks:
         """One rank's end.
 
         Args:
-            alone: this process is that rank alone: it closes the others' ends, so that each end dies with its rank.
+            standalone: this process is that rank alone: it closes the others' ends, so that each end dies with its rank.
         """
         if rank == 0:
-            own, others = [first for first, _ in self.pairs], [second for _, second in self.pairs]
+            firsts, seconds = [first for first, _ in self.pairs], [second for _, second in self.pairs]
         else:
-            own = [self.pairs[rank - 1][1]]
-            others = [each for pair in self.pairs for each in pair if each is not own[0]]
-        for each in others if alone else ():
+            firsts = [self.pairs[rank - 1][1]]
+            seconds = [each for pair in self.pairs for each in pair if each is not firsts[0]]
+        for each in seconds if standalone else ():
             each.close()
-        return SharedRanks(self, rank, own)
+        return SharedRanks(self, rank, firsts)
 
     def close(self) -> None:
         """Closes all ends: no rank has taken its own."""
         for pair in self.pairs:
-            for each in pair:
-                each.close()
+            for end in pair:
+                end.close()
 
 
 class Collective(ABC):
@@ -77,10 +77,10 @@ class Collective(ABC):
     def _gathered(self, piece: Tensor) -> Tensor:
         """Every rank's piece, in the order of ranks, until the next exchange."""
 
-    def agree(self, what: bytes) -> bool:
+    def agree(self, content: bytes) -> bool:
         """See Ranks.agree."""
-        first, *others = self._gathered(torch.frombuffer(bytearray(what), dtype=torch.uint8))
-        return all(torch.equal(first, each) for each in others)
+        first, *others_content = self._gathered(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        return all(torch.equal(first, each) for each in others_content)
 
     def least(self, number: int) -> int:
         """See Ranks.least."""
@@ -135,15 +135,15 @@ class SharedRanks(Collective):
 
     def close(self) -> None:
         """Closes this rank's links, as its end does: every wait for it ends."""
-        for each in self._links:
-            each.close()
+        for link in self._links:
+            link.close()
 
     def _add_up_piece(self, piece: Tensor) -> None:
         *pieces, total = self._slots(piece)
         pieces[self.rank].copy_(piece)
         self._meet()
-        own = slice(len(piece) * self.rank // self.size, len(piece) * (self.rank + 1) // self.size)
-        _add([each[own] for each in pieces], total[own])
+        own_slice = slice(len(piece) * self.rank // self.size, len(piece) * (self.rank + 1) // self.size)
+        _add([each[own_slice] for each in pieces], total[own_slice])
         self._meet()
         piece.copy_(total)
 
@@ -174,20 +174,20 @@ class SharedRanks(Collective):
             raise RanksError(GONE) from error
 
     def _tell(self) -> None:
-        for each in self._links:
-            each.sendall(b"x")
+        for link in self._links:
+            link.sendall(b"x")
 
     def _hear(self) -> None:
-        for each in self._links:
-            if not each.recv(1):
+        for link in self._links:
+            if not link.recv(1):
                 raise RanksError(GONE)
 
 
 def _add(pieces: Sequence[Tensor], total: Tensor) -> None:
     """Adds in the order of ranks."""
     total.copy_(pieces[0])
-    for each in pieces[1:]:
-        total.add_(each)
+    for piece in pieces[1:]:
+        total.add_(piece)
 
 
 @contextmanager

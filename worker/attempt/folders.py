@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 FOLDER = re.compile(r"attempt-(\d+)")
 
 
-def output_folder(storage_root: Path, held: Claim, begun: Begun, store: Objects) -> Path:
+def output_folder(storage_root: Path, claim: Claim, begun: Begun, store: Objects) -> Path:
     """Makes the attempt's empty folder and removes unpublished files of older attempts.
 
     Next to it, a file holds the id of the job's data set. It is on disk before this returns: if a restored database has
@@ -49,21 +49,21 @@ def output_folder(storage_root: Path, held: Claim, begun: Begun, store: Objects)
     Raises:
         FileExistsError: this attempt's own folder holds a published file, so this attempt must not write to it.
     """
-    job = storage_root / "jobs" / held.job_id
+    job = storage_root / "jobs" / claim.job_id
     keep = {storage_root / Path(path).parent for path in begun.published}
     for folder in sorted(job.glob("attempt-*")):
         number = FOLDER.fullmatch(folder.name)
         # A folder may exist under this attempt's own number if the database was restored from a backup.
-        if number is not None and int(number[1]) <= held.attempt and folder not in keep:
+        if number is not None and int(number[1]) <= claim.attempt and folder not in keep:
             shutil.rmtree(folder, ignore_errors=True)
-    output = job / f"attempt-{held.attempt}"
+    output = job / f"attempt-{claim.attempt}"
     if output not in keep:  # in a bucket, the same of a forgotten attempt under this number
-        store.remove(f"jobs/{held.job_id}/{output.name}")
+        store.remove(f"jobs/{claim.job_id}/{output.name}")
     output.mkdir(parents=True, mode=0o700)
     write_private(job / MARKER, begun.dataset_id, overwrite=False)
     for folder in (job, job.parent):
         sync(folder)
-    store.publish(f"jobs/{held.job_id}/{MARKER}", job / MARKER, hashlib.sha256(begun.dataset_id.encode()).hexdigest())
+    store.publish(f"jobs/{claim.job_id}/{MARKER}", job / MARKER, hashlib.sha256(begun.dataset_id.encode()).hexdigest())
     return output
 
 
@@ -94,18 +94,18 @@ def drop_dead(db: Database, settings: Settings) -> None:
             logger.info("%s of %s was removed: its attempt has ended", path.name, path.parent.name)
 
 
-def clear(output: Path, settings: Settings, *, kept: bool) -> None:
+def clear(output: Path, settings: Settings, *, keeps_features: bool) -> None:
     """Removes an attempt's files where no artifact's row can name them: all, or with a bucket this machine's copies.
 
     Another attempt of this job may run here at the same time: its files stay.
     """
-    if not kept or settings.object_store:
+    if not keeps_features or settings.object_store:
         remove(output, user_of(settings))
     if not settings.object_store:
         return
     if not any(output.parent.glob("attempt-*")):
         shutil.rmtree(output.parent, ignore_errors=True)
-    if not kept:
+    if not keeps_features:
         try:
             objects.of(settings).remove(f"jobs/{output.parent.name}/{output.name}")
         except ServiceError as error:  # they stay until the job's files are deleted

@@ -59,8 +59,8 @@ class StartError(WorkerError):
 class Process:
     """A process that is not our child, by its pidfd: unlike a pid, it is never reused."""
 
-    def __init__(self, handle: int, how: Callable[[], str | None] = lambda: None) -> None:
-        self._handle, self._how = handle, how
+    def __init__(self, handle: int, describe: Callable[[], str | None] = lambda: None) -> None:
+        self._handle, self._how = handle, describe
 
     def ended(self, within_s: float = 0.0) -> bool:
         """Returns True if the process has ended, waiting up to `within_s` seconds."""
@@ -159,23 +159,23 @@ class ForkServer:
         return answer, handles[0] if handles else None
 
     def _begin(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        own_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_end:
             self._process = subprocess.Popen(
                 [
                     *COMMAND,
-                    str(theirs.fileno()),
+                    str(child_end.fileno()),
                     str(self._memory_limit_bytes),
                     *(self._user.arguments if self._user else ()),
                 ],
                 cwd=ROOT,
                 env=plain_environment(*LOGS) | {"SCRIMP_ATTEMPT": "1"} | ATTEMPT_ENVIRONMENT | self._visible,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
             )
-        ours.settimeout(START_S)
-        self._socket = ours
-        return ours
+        own_end.settimeout(START_S)
+        self._socket = own_end
+        return own_end
 
     def _end(self) -> None:
         if self._socket is not None:
@@ -204,19 +204,19 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
 
         complete()
         release.packages(), release.code(*release.OWN)  # attempts inherit the answers
-    asked, fork_server = socket.socket(fileno=fd), os.getpid()
+    control, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:
         _bury(ended, user)
         try:
-            message, channels, _, _ = socket.recv_fds(asked, READ, 2)
+            message, channels, _, _ = socket.recv_fds(control, READ, 2)
         except ConnectionError:
             return
         if message.startswith(HOW):
             _bury(ended, user)
             status = ended.get(int(message.removeprefix(HOW)))
             with suppress(ConnectionError):
-                asked.send(UNKNOWN if status is None else b"%d" % status)
+                control.send(UNKNOWN if status is None else b"%d" % status)
             continue
         if not channels:
             return
@@ -226,20 +226,20 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
             pid = -1
         if pid == 0:
             run = partial(child.main, memory_limit_bytes=memory_limit_bytes, user=user)
-            _attempt(run, asked, channels, fork_server)
+            _attempt(run, control, channels, fork_server)
         for channel in channels:
             os.close(channel)
         with suppress(ConnectionError):
-            _answer(asked, pid)
+            _answer(control, pid)
 
 
-def _answer(asked: socket.socket, pid: int) -> None:
+def _answer(control: socket.socket, pid: int) -> None:
     if pid < 0:
-        asked.send(REFUSED)
+        control.send(REFUSED)
         return
     handle = os.pidfd_open(pid)  # valid even if it has ended: its pid is free only after the wait
     try:
-        socket.send_fds(asked, [FORKED + b" %d" % pid], [handle])
+        socket.send_fds(control, [FORKED + b" %d" % pid], [handle])
     finally:
         os.close(handle)
 
@@ -247,22 +247,22 @@ def _answer(asked: socket.socket, pid: int) -> None:
 def _bury(ended: dict[int, int], user: User | None) -> None:
     """Reaps processes that have ended and notes their exit status. Their pidfds report the end before and after."""
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            sandbox.leave(found[0], user)
-            ended.pop(found[0], None)  # a reused pid
-            ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+        while (status := os.waitpid(-1, os.WNOHANG))[0]:
+            sandbox.leave(status[0], user)
+            ended.pop(status[0], None)  # a reused pid
+            ended[status[0]] = os.waitstatus_to_exitcode(status[1])
             while len(ended) > REMEMBERED:
                 del ended[next(iter(ended))]
 
 
-def _attempt(run: Callable[..., int], asked: socket.socket, channels: Sequence[int], fork_server: int) -> NoReturn:
+def _attempt(run: Callable[..., int], control: socket.socket, channels: Sequence[int], fork_server: int) -> NoReturn:
     """The child: runs without the fork server's socket, and never returns. It always dies with the fork server."""
     status = 1
     try:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != fork_server:  # the fork server ended before the request reached the kernel
             os._exit(status)
-        asked.close()
+        control.close()
         LIBC.prctl(PR_SET_NAME, b"scrimp-attempt", 0, 0, 0)
         status = run(*channels)
     finally:

@@ -51,9 +51,9 @@ def loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[S
     load = _loader(start, loading, plan)
 
     def load_all(parts: Sequence[Part]) -> JoinedParts:
-        found = [load(each) for each in parts]
-        blocks = tuple(block_of(each, part.rows) for each, part in zip(found, parts, strict=True))
-        return JoinedParts(join(found), blocks)
+        loaded = [load(each) for each in parts]
+        blocks = tuple(block_of(each, part.rows) for each, part in zip(loaded, parts, strict=True))
+        return JoinedParts(join(loaded), blocks)
 
     return load_all
 
@@ -74,9 +74,9 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
         load_or_open = load_stored if plan.in_memory else partial(open_stored, again=again)
         shape = start.shape.model_copy(update={"sparse": True}) if plan.sparse_table else start.shape
         return lambda part: load_or_open(part, shape, partial(_declared, start, sparse=plan.sparse_table))
-    kept = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory, again=again)
+    cache = Kept(Path(tempfile.gettempdir()) / FEATURES, on_disk=not plan.in_memory, again=again)
     if extractor.words is not None:
-        return _words(start, loading, extractor, kept)
+        return _words(start, loading, extractor, cache)
     if start.extractor_dir is None or extractor.sha256 is None:
         raise ExtractorMissingError("this worker has no models root")
     folder, sha256 = Path(start.extractor_dir), extractor.sha256
@@ -85,23 +85,25 @@ def _loader(start: Start, loading: Callable[[], None], plan: Plan) -> Callable[[
     def load(part: Part) -> AnyPart:
         tested = (lambda _: None) if start.data_public else self_test.require_repeating
         stored = _to_extract(part, start)
-        how = _sealing(kept, part)
-        made = extracted(stored, part.sha256, folder, sha256, _cache(part), loading, image, tested, how)
+        sealing = _sealing(cache, part)
+        features = extracted(stored, part.sha256, folder, sha256, _cache(part), loading, image, tested, sealing)
         return _as_part(
-            made, start.shape.model_copy(update={"features": plan.model.features, "sparse": False}), start.task
+            features, start.shape.model_copy(update={"features": plan.model.features, "sparse": False}), start.task
         )
 
     return load
 
 
-def _words(start: Start, loading: Callable[[], None], extractor: ExtractorRef, kept: Kept) -> Callable[[Part], AnyPart]:
+def _words(
+    start: Start, loading: Callable[[], None], extractor: ExtractorRef, cache: Kept
+) -> Callable[[Part], AnyPart]:
     words, sha256 = extractor.words or Words(), extractor.sha256 or ""
     shape = start.shape.model_copy(update={"features": words.buckets, "sparse": True})
 
     def load(part: Part) -> AnyPart:
         stored = _to_extract(part, start)
-        made = hashed_words(stored, part.sha256, sha256, words, _cache(part), loading, _sealing(kept, part))
-        return _as_part(made, shape, start.task)
+        hashed = hashed_words(stored, part.sha256, sha256, words, _cache(part), loading, _sealing(cache, part))
+        return _as_part(hashed, shape, start.task)
 
     return load
 
@@ -110,7 +112,7 @@ def _tokenized(start: Start, loading: Callable[[], None], plan: Plan, tokens: To
     """Texts are read in pieces, and only their tokens stay: in memory, or in the scratch folder of this attempt."""
     shape = start.shape.model_copy(update={"features": tokens.vocabulary, "sparse": True})
     scratch = Path(tempfile.gettempdir()) / FEATURES
-    kept = Kept(on_disk=True, again=plan.exceeds(cacheable_bytes()))
+    cache = Kept(on_disk=True, again=plan.exceeds(cacheable_bytes()))
 
     def load(part: Part) -> AnyPart:
         texts = _to_extract(part, start)
@@ -122,8 +124,8 @@ def _tokenized(start: Start, loading: Callable[[], None], plan: Plan, tokens: To
 
         if plan.in_memory:
             return _as_part(joined(list(made(loading))), shape, start.task)
-        how = f"{part.sha256}/tokens"  # of this attempt alone, which has one tokenizer
-        return _as_part(cached(texts, how, scratch, made, loading, _sealing(kept, part)), shape, start.task)
+        cache_name = f"{part.sha256}/tokens"  # of this attempt alone, which has one tokenizer
+        return _as_part(cached(texts, cache_name, scratch, made, loading, _sealing(cache, part)), shape, start.task)
 
     return load
 
@@ -134,10 +136,10 @@ def _cache(part: Part) -> Path:
     return Path(part.cache_dir)
 
 
-def _sealing(kept: Kept, part: Part) -> Kept:
+def _sealing(cache: Kept, part: Part) -> Kept:
     """Features are sealed as their part is."""
     seal = part.seal
-    return replace(kept, seal=None if seal is None else DataKey(bytes.fromhex(seal.key), bytes.fromhex(seal.wrap)))
+    return replace(cache, seal=None if seal is None else DataKey(bytes.fromhex(seal.key), bytes.fromhex(seal.wrap)))
 
 
 def _to_extract(part: Part, start: Start) -> StoredPart | PartFile:
@@ -151,14 +153,14 @@ def _declared(start: Start, stored: StoredPart, *, sparse: bool = False) -> Stor
     return standardised(scaled(stored, start.features, sparse=sparse), start.task)
 
 
-def _as_part(found: StoredPart | PartFile, shape: Shape, task: Task) -> AnyPart:
+def _as_part(stored: StoredPart | PartFile, shape: Shape, task: Task) -> AnyPart:
     """Features with their labels, checked against the public sizes: at once, or as they are read."""
 
     def checked(stored: StoredPart) -> StoredPart:
         check(stored, shape)
         return standardised(stored, task)
 
-    return MappedPart(found, checked) if isinstance(found, PartFile) else checked(found)
+    return MappedPart(stored, checked) if isinstance(stored, PartFile) else checked(stored)
 
 
 def extractor_of(start: Start) -> ExtractorRef | None:

@@ -22,12 +22,12 @@ def policy_of(message: Start | Predict, memory_limit_bytes: int, user: User | No
         readable = _paths(message.weights.path, message.models_root)
         return Policy(confinement.Policy(readable), memory_limit_bytes, scratch=scratch, user=user)
     parts = (*message.parts.all, *((message.mean,) if message.mean else ()))
-    named = [path for each in parts for path in (each.path, str(index_path(Path(each.path))))]
+    names = [path for each in parts for path in (each.path, str(index_path(Path(each.path))))]
     caches = dict.fromkeys(each.cache_dir for each in parts if user is None)
     for cache in _paths(*caches):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     writable = _paths(message.output_dir, *caches)
-    readable = _paths(*named, message.extractor_dir, message.models_root)
+    readable = _paths(*names, message.extractor_dir, message.models_root)
     return Policy(confinement.Policy(readable, writable), memory_limit_bytes, scratch=scratch, user=user)
 
 

@@ -44,17 +44,17 @@ def agreed_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan,
             a GPU's memory may be short for what else runs there.
     """
     try:
-        found = fitting_plan(start, device, ranks)
+        fitting = fitting_plan(start, device, ranks)
     except (MemoryError, RuntimeError) as error:
         if device.type == "cpu" and failure_code(error) == "out-of-memory":
             raise TooLargeError from None
         raise
-    plan, tested, fitted = found
+    plan, tested, fitted = fitting
     if ranks.size > 1:
-        said = hashlib.sha256(f"{tested}/{fitted}/".encode() + self_test.fingerprint(plan)).digest()
-        if not ranks.agree(said):
+        digest = hashlib.sha256(f"{tested}/{fitted}/".encode() + self_test.fingerprint(plan)).digest()
+        if not ranks.agree(digest):
             raise self_test.NumericsError("the ranks of this attempt compute different numbers")
-    return found
+    return fitting
 
 
 def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan, SelfTest, int | None]:
@@ -78,8 +78,8 @@ def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan
         try:
             if device.type != "cpu":
                 rehearse(plan)
-            known = start.self_tested and fitted == start.fitted_rows
-            plan, tested = _tested_plan(plan, partial(build, rows=1), known=known)
+            is_tested = start.self_tested and fitted == start.fitted_rows
+            plan, tested = _tested_plan(plan, partial(build, rows=1), is_tested=is_tested)
         except (MemoryError, RuntimeError) as error:
             able = fewer_rows(rows) or 0
             if start.begun or failure_code(error) != "out-of-memory":
@@ -97,12 +97,12 @@ def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan
             torch.cuda.empty_cache()
 
 
-def _tested_plan(plan: Plan, of_one_record: Callable[[], Plan], *, known: bool) -> tuple[Plan, SelfTest]:
+def _tested_plan(plan: Plan, of_one_record: Callable[[], Plan], *, is_tested: bool) -> tuple[Plan, SelfTest]:
     """The plan, with passes that keep each record's results independent on this machine.
 
     Args:
         of_one_record: builds the same plan with passes of one record.
-        known: the self-test of this very plan passed before, on this machine.
+        is_tested: the self-test of this very plan passed before, on this machine.
 
     Raises:
         NumericsError: no passes achieve this; or only those of one record, on a GPU, where they are far too slow.
@@ -110,7 +110,7 @@ def _tested_plan(plan: Plan, of_one_record: Callable[[], Plan], *, known: bool) 
     """
     if plan.public:
         return plan, "public_data"
-    if known:
+    if is_tested:
         return plan, "passed"
     self_test.require_exact(plan)
     if self_test.holds(plan):

@@ -57,11 +57,11 @@ class RingRanks(Collective):
 
     def _add_up_piece(self, piece: Tensor) -> None:
         shares = torch.tensor_split(piece, self.size)
-        heard = torch.empty_like(shares[0])
+        received = torch.empty_like(shares[0])
         for turn in range(self.size - 1):
             total = shares[(self.rank - turn - 1) % self.size]
-            self._turn(shares[(self.rank - turn) % self.size], heard[: len(total)])
-            total.add_(heard[: len(total)])
+            self._turn(shares[(self.rank - turn) % self.size], received[: len(total)])
+            total.add_(received[: len(total)])
         for turn in range(self.size - 1):
             self._turn(shares[(self.rank - turn + 1) % self.size], shares[(self.rank - turn) % self.size])
 
@@ -72,13 +72,13 @@ class RingRanks(Collective):
             self._turn(pieces[(self.rank - turn) % self.size], pieces[(self.rank - turn - 1) % self.size])
         return pieces
 
-    def _turn(self, said: Tensor, heard: Tensor) -> None:
+    def _turn(self, sent: Tensor, received: Tensor) -> None:
         """Sends numbers to the next rank, and meanwhile fills others from the one before: neither waits for a reader.
 
         Raises:
             RanksError: a rank is gone.
         """
-        out, into = _bytes_of(said), _bytes_of(heard)
+        out, into = _bytes_of(sent), _bytes_of(received)
         try:
             while out or into:
                 able = select.select([self._link] if into else [], [self._link] if out else [], [])

@@ -107,7 +107,7 @@ def run_rank(start: Start, ranks: Ranks) -> None:
 def _reports(ranks: Ranks, outcome: Outcome) -> tuple[RankReport, ...]:
     """What each rank did, gathered in all of them."""
     mine = [os.getpid(), outcome.private_passes, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]
-    found = torch.zeros(ranks.size, len(mine), dtype=torch.int64)
-    found[ranks.rank] = torch.tensor(mine)
-    ranks.add_up(found)
-    return tuple(RankReport(pid=pid, passes=passes, max_rss_bytes=rss) for pid, passes, rss in found.tolist())
+    counts = torch.zeros(ranks.size, len(mine), dtype=torch.int64)
+    counts[ranks.rank] = torch.tensor(mine)
+    ranks.add_up(counts)
+    return tuple(RankReport(pid=pid, passes=passes, max_rss_bytes=rss) for pid, passes, rss in counts.tolist())

@@ -96,11 +96,11 @@ def seal(entered: Sandbox) -> Sandbox:
 
 def with_gpus(files: confinement.Policy, nodes: Path = NODES) -> confinement.Policy:
     """Adds the nodes of GPUs, and where there are any what their driver reads."""
-    found = tuple(node for pattern in GPU_NODES for node in sorted(nodes.glob(pattern)) if not node.is_dir())
-    if not found:
+    nodes_present = tuple(node for pattern in GPU_NODES for node in sorted(nodes.glob(pattern)) if not node.is_dir())
+    if not nodes_present:
         return files
     drivers = (*map(Path, GPU_FILES), *confinement.library_folders())
-    return replace(files, devices=(*files.devices, *found), readable=(*files.readable, *drivers))
+    return replace(files, devices=(*files.devices, *nodes_present), readable=(*files.readable, *drivers))
 
 
 def default_memory_bytes() -> int:
@@ -110,16 +110,16 @@ def default_memory_bytes() -> int:
 
 def cacheable_bytes() -> int:
     """The most memory that file pages of this process may take: the machine's, its container's and its own group's."""
-    own = own_cgroup()
-    return _memory_bytes(*CONTAINER, *([own / "memory.max"] if own else []))
+    group = own_cgroup()
+    return _memory_bytes(*CONTAINER, *([group / "memory.max"] if group else []))
 
 
 def _memory_bytes(*limits: Path) -> int:
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in limits:
         with suppress(OSError, ValueError):
-            whole = min(whole, int(path.read_text()))
-    return whole
+            total = min(total, int(path.read_text()))
+    return total
 
 
 def _limit_memory(limit_bytes: int) -> int:
@@ -127,8 +127,8 @@ def _limit_memory(limit_bytes: int) -> int:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_bytes(b"%d" % OOM_SCORE)
     if not join_cgroup(own_cgroup(), limit_bytes):
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        limit_bytes = limit_bytes if most == resource.RLIM_INFINITY else min(limit_bytes, most)
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit_bytes = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     return limit_bytes
 
@@ -146,17 +146,17 @@ def join_cgroup(parent: Path | None, limit_bytes: int) -> bool:
     """Moves this process into its own group below `parent`, if memory control is delegated to this user."""
     if parent is None:
         return False
-    made = parent / GROUP.format(pid=os.getpid())
+    group = parent / GROUP.format(pid=os.getpid())
     try:
         if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
             return False
-        made.mkdir()
+        group.mkdir()
         for name, value in (("memory.max", limit_bytes), ("memory.swap.max", 0), ("memory.oom.group", 1)):
-            (made / name).write_bytes(b"%d" % value)
-        (made / "cgroup.procs").write_bytes(b"%d" % os.getpid())
+            (group / name).write_bytes(b"%d" % value)
+        (group / "cgroup.procs").write_bytes(b"%d" % os.getpid())
     except OSError:
         with suppress(OSError):
-            made.rmdir()
+            group.rmdir()
         return False
     return True
 
@@ -168,15 +168,15 @@ def own_scratch() -> Path:
     lock is nobody's. Its pid would not say so: another process may have it by then, or it counts in another container.
     """
     while True:
-        made = Path(tempfile.mkdtemp(prefix=SCRATCH))
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
         try:
-            descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)  # stays open to the end
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # stays open to the end
         except FileNotFoundError:  # it was swept before it was locked
             continue
         with suppress(OSError):  # no locks here: then nobody can lock it to remove it either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if made.exists():
-            return made
+        if folder.exists():
+            return folder
         os.close(descriptor)
 
 
@@ -243,7 +243,7 @@ def probe(memory_limit_bytes: int, user: User | None = None) -> Sandbox:
     Raises:
         subprocess.SubprocessError, ValueError: the process fails.
     """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "worker.attempt.sandbox", str(memory_limit_bytes), *(user.arguments if user else ())],
         cwd=ROOT,
         env=plain_environment(),
@@ -252,7 +252,7 @@ def probe(memory_limit_bytes: int, user: User | None = None) -> Sandbox:
         timeout=PROBE_S,
         check=True,
     )
-    return Sandbox.model_validate(json.loads(done.stdout))
+    return Sandbox.model_validate(json.loads(result.stdout))
 
 
 if __name__ == "__main__":

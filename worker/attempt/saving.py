@@ -27,11 +27,14 @@ def saved(start: Start, model: Model, outcome: Outcome, scores: Iterable[Release
     privacy = None if start.claim is None else Privacy.of(start.claim, scores)
     try:
         folder, extractor = Path(start.output_dir), extractor_of(start)
-        more = [write_mean(folder, outcome.parameters[TENSOR])] if start.hands_mean_on else []
+        mean_files = [write_mean(folder, outcome.parameters[TENSOR])] if start.hands_mean_on else []
         if outcome.canaries is not None:
-            more.append(write_canaries(folder, outcome.canaries))
+            mean_files.append(write_canaries(folder, outcome.canaries))
         if not start.keeps_weights:
-            return tuple(more)
-        return (*save_model(folder, model, outcome.parameters, start.task, start.features, extractor, privacy), *more)
+            return tuple(mean_files)
+        return (
+            *save_model(folder, model, outcome.parameters, start.task, start.features, extractor, privacy),
+            *mean_files,
+        )
     except OSError:
         raise StorageFailed from None

@@ -208,8 +208,8 @@ def start_message(
         holdout_account="train" if isinstance(holdout, LastItemHoldout) else "holdout",
         steps=job.steps,
         segments=tuple(
-            messages.Segment(from_step=each.from_step, recorded=blocks_of(blocks[each.salt]), **own)
-            for each, own in keys
+            messages.Segment(from_step=each.from_step, recorded=blocks_of(blocks[each.salt]), **own_key)
+            for each, own_key in keys
         ),
         released=tuple(released_of(each) for each in released),
         claim=claim,

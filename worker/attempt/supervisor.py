@@ -86,16 +86,16 @@ def run_attempt(
     """
     attempt: Supervised | None = None
     begun: Begun | None = None
-    kept = False
+    is_kept = False
     try:
         # The fence comes first: a stale attempt must touch no file, because a later attempt's model may lie near.
         begun = log.begin()
-        for each in begun.reads:
-            record(log.db, Heads.of(settings), each)
+        for dataset_id in begun.reads:
+            record(log.db, Heads.of(settings), dataset_id)
         output = output_folder(settings.storage_root, log.held, begun, objects.of(settings))
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
         attempt = Supervised(log, settings, fork_server, output, time_left_s, Machine(has_gpu, processes, elsewhere))
-        kept = attempt.run()
+        is_kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)
     except PrivacyError as error:
@@ -105,7 +105,7 @@ def run_attempt(
         # A full disk or our own bug: the job is queued again, and fails after a few such ends. A database or object
         # store that is away, or a machine that cannot fork, is an outside cause; while it lasts, the lease runs out.
         logger.error("attempt %s of %s: %s", log.held.attempt, log.held.job_id, type(error).__name__, exc_info=error)
-        kept = True  # the job may have succeeded anyway, so its files stay
+        is_kept = True  # the job may have succeeded anyway, so its files stay
         if attempt is not None:
             attempt.kill()
         log.gone("lost" if isinstance(error, OperationalError | TransientError | Unavailable) else "crashed")
@@ -113,10 +113,10 @@ def run_attempt(
         if attempt is not None:
             attempt.close()
             _say_how(log, attempt)
-            clear(attempt.output, settings, kept=kept)
+            clear(attempt.output, settings, keeps_features=is_kept)
         if begun is not None:
-            for each in begun.reads:
-                record_soon(log.db, Heads.of(settings), each)
+            for dataset_id in begun.reads:
+                record_soon(log.db, Heads.of(settings), dataset_id)
     return "unstarted" if attempt is None else attempt.ended_by
 
 
@@ -166,8 +166,8 @@ class Supervised:
         self.process: Process | None = None
         self.exit, self.ended_by = "no process was started", "unstarted"
         self.watch = Watch(log, settings, self.kill, STOPPING, AT_ONCE, time_left_s)
-        held = log.held
-        self.saves = Checkpoints(settings, held.job_id, held.attempt, release(), self.secrets.checkpoint_key)
+        claim = log.held
+        self.saves = Checkpoints(settings, claim.job_id, claim.attempt, release(), self.secrets.checkpoint_key)
         self.saved: Saved | None = None
         self.segments: tuple[SaltedSteps, ...] = ()
         self.digested = 0
@@ -202,10 +202,10 @@ class Supervised:
             return False
 
     def _converse(self, start: messages.Start) -> bool:
-        ours, theirs = socket.socketpair()
-        with closing(Channel(ours, messages.TO_SUPERVISOR)) as channel:
-            with theirs, self._ring(start) as ring:
-                self.process = self.fork_server.start(theirs.fileno(), *ring)
+        child_end, own_end = socket.socketpair()
+        with closing(Channel(child_end, messages.TO_SUPERVISOR)) as channel:
+            with own_end, self._ring(start) as ring:
+                self.process = self.fork_server.start(own_end.fileno(), *ring)
                 self.exit = RUNNING
             logger.info("starts")
             if self.watch.ended is not None:  # the watch may have decided before a process existed
@@ -216,13 +216,13 @@ class Supervised:
                 if self.watch.told_at is not None:
                     return self._stop()
                 if channel.pending(TICK_S):
-                    said = channel.receive()
-                    if verdict.hear(said):
+                    message = channel.receive()
+                    if verdict.hear(message):
                         self._answer(channel, messages.Written())
                     # Outside of `hearing`: who stops in the middle of a state is silent.
-                    content = self._content(channel, said)
+                    content = self._content(channel, message)
                     with self.watch.hearing():
-                        ended = self._hear(channel, said, content)
+                        ended = self._hear(channel, message, content)
                     if ended is not None:
                         return ended
 
@@ -231,11 +231,11 @@ class Supervised:
         elsewhere = self.machine.elsewhere
         return nullcontext(()) if elsewhere is None else elsewhere.begin(start, self.inputs.stored)
 
-    def _content(self, channel: Channel, said: messages.ToSupervisor) -> bytes:
+    def _content(self, channel: Channel, message: messages.ToSupervisor) -> bytes:
         """The bytes of a state: those that a piece announces, or those that are sent because more are asked for."""
-        match said:
+        match message:
             case messages.Piece():
-                return channel.receive_bytes(said.size)
+                return channel.receive_bytes(message.size)
             case messages.More() if not self.told_to_stop:
                 content = b"" if self.saved is None else self.saved.read()
                 channel.send(messages.Piece(size=len(content)))
@@ -276,10 +276,12 @@ class Supervised:
     def _note_exit(self) -> None:
         """Notes once how the process ended, before the supervisor ends it."""
         if self.process is not None and self.exit == RUNNING:
-            why = f": {self.watch.ended}" if self.watch.ended else ""
-            how = self.process.how() if self.watch.ended is None else None
-            self.ended_by = how or "supervisor"
-            self.exit = f"its process ended: {how}" if how else f"its process was ended by the supervisor{why}"
+            reason = f": {self.watch.ended}" if self.watch.ended else ""
+            exit_text = self.process.how() if self.watch.ended is None else None
+            self.ended_by = exit_text or "supervisor"
+            self.exit = (
+                f"its process ended: {exit_text}" if exit_text else f"its process was ended by the supervisor{reason}"
+            )
 
     def _answer(self, channel: Channel, message: messages.ToChild) -> None:
         """Answers the process. Sends nothing after a stop: the process then waits for no answer, and may be gone."""
@@ -307,11 +309,11 @@ class Supervised:
 
     def _gone_with_others(self) -> None:
         """Settles an attempt that ended without a word: because of a rank elsewhere, or by itself."""
-        why = None if self.machine.elsewhere is None else self.machine.elsewhere.why()
-        if why is None or why == "lost":
-            self.log.gone(why or "crashed")
+        reason = None if self.machine.elsewhere is None else self.machine.elsewhere.why()
+        if reason is None or reason == "lost":
+            self.log.gone(reason or "crashed")
         else:
-            self._fail(messages.Failed(code=why, message=messages.FAILURE_TEXTS[why]))
+            self._fail(messages.Failed(code=reason, message=messages.FAILURE_TEXTS[reason]))
 
     def _fail_late(self) -> None:
         """Fails the job at its time limit, which depends on no data.
@@ -321,7 +323,7 @@ class Supervised:
         self.kill()
         self.log.fail("time-limit", TIME_LIMIT, Cause.TIME_LIMIT)
 
-    def _block(self, channel: Channel, said: messages.BlockStart) -> bool | None:
+    def _block(self, channel: Channel, message: messages.BlockStart) -> bool | None:
         """Records a block in advance; or asks for the state before it, by the clock or because this worker stops.
 
         Returns:
@@ -329,7 +331,7 @@ class Supervised:
         """
         self.watch.trains = True
         stopping = STOPPING.is_set()
-        if self.saves.wants(said.first_step - 1, now=stopping):
+        if self.saves.wants(message.first_step - 1, now=stopping):
             self._answer(channel, messages.Save())
             return None
         if stopping:
@@ -338,7 +340,7 @@ class Supervised:
             self.log.gone("lost")
             return False
         self.block_began = time.monotonic()
-        granted = self.log.start_block(said.first_step, said.last_step)
+        granted = self.log.start_block(message.first_step, message.last_step)
         self._answer(channel, messages.Go() if granted else messages.Stop())
         return None
 
@@ -355,22 +357,22 @@ class Supervised:
                 self.settings.drain_s,
             )
 
-    def _hear(self, channel: Channel, said: messages.ToSupervisor, content: bytes) -> bool | None:
+    def _hear(self, channel: Channel, message: messages.ToSupervisor, content: bytes) -> bool | None:
         """Records one message and answers it. Returns None while the attempt goes on, else True if it succeeded.
 
         Args:
             content: what came with a piece.
         """
-        if isinstance(said, messages.Finished | messages.Stopped | messages.Failed) and self.watch.is_late():
+        if isinstance(message, messages.Finished | messages.Stopped | messages.Failed) and self.watch.is_late():
             # The watch checks a few times a second: the order of the two events would reveal fractions of a second.
             self.watch.stop()
             self._fail_late()
             return False
-        match said:
+        match message:
             case messages.BlockStart():
-                return self._block(channel, said)
+                return self._block(channel, message)
             case messages.Finished():
-                return self._finished(said)
+                return self._finished(message)
             case messages.Stopped():
                 self._require_told()
                 self._wait()
@@ -380,28 +382,28 @@ class Supervised:
             case messages.Failed():
                 self._wait()
                 self.watch.stop()
-                self._fail(said)
+                self._fail(message)
                 return False
             case _:
-                self._record(channel, said, content)
+                self._record(channel, message, content)
                 return None
 
-    def _fail(self, said: messages.Failed) -> None:
+    def _fail(self, message: messages.Failed) -> None:
         """Settles an attempt that failed for a known cause."""
         # The machine's fault, before anything private: another worker may do better. Or a copy of a part that
         # this machine's disk has changed: another attempt fetches it anew.
-        if said.code == "device" or (said.code == "data-damaged" and self.inputs.discard()):
+        if message.code == "device" or (message.code == "data-damaged" and self.inputs.discard()):
             self.log.gone("crashed")
         else:
-            self.log.fail(said.code, self._text(said))
+            self.log.fail(message.code, self._text(message))
 
-    def _record(self, channel: Channel, said: messages.ToSupervisor, content: bytes) -> None:
+    def _record(self, channel: Channel, message: messages.ToSupervisor, content: bytes) -> None:
         """Records and answers what an attempt says that goes on."""
-        match said:
+        match message:
             case messages.Ready():
-                self._ready(said)
+                self._ready(message)
             case messages.Checkpoint():
-                self.saves.begin(said, self.digested, self.segments)
+                self.saves.begin(message, self.digested, self.segments)
             case messages.Piece():
                 if not content:  # the last one: an attempt that lost its job replaces no state
                     self.log.require_held()
@@ -409,30 +411,30 @@ class Supervised:
                     self.log.saved()
             case messages.Digest():
                 self._time_block()
-                self.log.record_digest(said.step, said.digest)
-                self.digested = said.step
+                self.log.record_digest(message.step, message.digest)
+                self.digested = message.step
                 self._answer(channel, messages.Written())
             case messages.Mismatch():
-                fresh = self._resalted(said.matched_step)
+                fresh = self._resalted(message.matched_step)
                 keys = dict(self.secrets.keys(fresh.segment))
                 first = fresh.segment.from_step
                 self._answer(channel, messages.Resalt(from_step=first, allowed_steps=fresh.allowed_steps, **keys))
             case messages.MetricValue():
-                parts = [Part(name=each.name, value=each.value, std=each.std) for each in said.parts]
-                self.log.record_metric(Number(**said.model_dump(exclude={"kind", "parts"})), parts)
+                parts = [Part(name=each.name, value=each.value, std=each.std) for each in message.parts]
+                self.log.record_metric(Number(**message.model_dump(exclude={"kind", "parts"})), parts)
 
-    def _finished(self, said: messages.Finished) -> bool:
+    def _finished(self, message: messages.Finished) -> bool:
         """Publishes the artifacts, and ends the job."""
-        tracing.past("train", {"steps": said.steps_effective}, self.phase_began)
+        tracing.past("train", {"steps": message.steps_effective}, self.phase_began)
         self._wait()
-        warnings = [WARNINGS[code] for code in said.warnings]
-        artifacts = [self._published(each) for each in said.artifacts]
-        canaries = (read_artifact(self.output, each) for each in said.artifacts if each.name == CANARIES_FILE)
+        warnings = [WARNINGS[code] for code in message.warnings]
+        artifacts = [self._published(each) for each in message.artifacts]
+        canaries = (read_artifact(self.output, each) for each in message.artifacts if each.name == CANARIES_FILE)
         # It takes seconds, so while the lease is renewed.
         audit = finding_of(self.log.recorded()[0], next(canaries, None))
         self.watch.stop()
-        ranks = [Rank.model_validate(each, from_attributes=True) for each in said.ranks]
-        self.log.succeed(artifacts, said.steps_effective, warnings, ranks, audit)
+        ranks = [Rank.model_validate(each, from_attributes=True) for each in message.ranks]
+        self.log.succeed(artifacts, message.steps_effective, warnings, ranks, audit)
         return True
 
     def _resalted(self, matched_step: int) -> Resalted:
@@ -446,17 +448,17 @@ class Supervised:
         if not (self.told_to_stop or self.watch.told_at is not None):
             raise messages.ProtocolError("it stopped without being told to")
 
-    def _text(self, said: messages.Failed) -> str:
+    def _text(self, message: messages.Failed) -> str:
         """The failure's fixed text, with the refused part of a public model: checked before any record is read."""
-        named = said.code == "model-unfit" and said.module is not None and not self.was_ready
-        return f"{said.message} It is {said.module}." if named else said.message
+        names_module = message.code == "model-unfit" and message.module is not None and not self.was_ready
+        return f"{message.message} It is {message.module}." if names_module else message.message
 
-    def _ready(self, said: messages.Ready) -> None:
+    def _ready(self, message: messages.Ready) -> None:
         """Records what the attempt computes in."""
         self.was_ready = True
-        tracing.past("prepare", {"device": said.device}, self.phase_began)
+        tracing.past("prepare", {"device": message.device}, self.phase_began)
         self.phase_began = tracing.wall()
-        self.log.ready(said.device, said.numerics, said.fallbacks, said.fitted_rows, said.processes)
+        self.log.ready(message.device, message.numerics, message.fallbacks, message.fitted_rows, message.processes)
 
     def _published(self, file: ArtifactFile) -> ArtifactFile:
         """An artifact's row, after checking the file itself. Raises as `read_artifact`."""
@@ -486,7 +488,9 @@ class Supervised:
         if foreign:
             # Their noise secret was removed since: without its keys an identical replay is impossible.
             self._resalted(min(foreign) - 1)
-        digested = {salt: {each.last_step for each in of if each.digest} for salt, of in blocks.items()}
+        digested = {
+            salt: {each.last_step for each in blocks_of_salt if each.digest} for salt, blocks_of_salt in blocks.items()
+        }
         self.saved = self.saves.find(self.segments, digested)
         start = start_message(self.log, self.settings, secrets, self.inputs, self.machine, self.output)
         start = start.model_copy(update={"saved": self.saved and self.saved.checkpoint})

@@ -154,8 +154,8 @@ class SharedLink:
 
     def mismatch(self, matched_step: int) -> Resalt:
         """See Link.mismatch. All ranks go on under the same fresh keys."""
-        heard = b"" if self._link is None else self._link.mismatch(matched_step).model_dump_json().encode()
-        return Resalt.model_validate_json(self._ranks.from_first(heard))
+        mismatch = b"" if self._link is None else self._link.mismatch(matched_step).model_dump_json().encode()
+        return Resalt.model_validate_json(self._ranks.from_first(mismatch))
 
 
 class Unheard:

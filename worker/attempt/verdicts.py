@@ -79,19 +79,19 @@ class Hearing:
         """True if the attempt need not test."""
         return self._verdicts.has(key_of(self._start, self._device))
 
-    def hear(self, said: ToSupervisor) -> bool:
+    def hear(self, message: ToSupervisor) -> bool:
         """Call with every message. Keeps a verdict that passed. Returns True if the message is a verdict.
 
         Raises:
             ProtocolError: a verdict that is not the first message: data may have been opened meanwhile.
         """
         first, self._silent = self._silent, False
-        if not isinstance(said, Verdict):
+        if not isinstance(message, Verdict):
             return False
         if not first:
             raise ProtocolError("a self-test's verdict must be the first message")
-        if said.self_test == "passed" and self._start.mean is None:
-            of_rows = self._start.model_copy(update={"fitted_rows": said.fitted_rows})
+        if message.self_test == "passed" and self._start.mean is None:
+            of_rows = self._start.model_copy(update={"fitted_rows": message.fitted_rows})
             self._verdicts.note(key_of(of_rows, self._device))
         return True
 
@@ -138,8 +138,8 @@ def _shapes_a_model(start: Start) -> bool:
 @cache
 def _machine() -> list[str]:
     """The processor's name and abilities, and how many this process may use."""
-    named = [line.partition(":") for line in _cpu_lines() if line.startswith(("model name", "flags", "Features"))]
-    return [*sorted({value.strip() for _, _, value in named}), str(len(os.sched_getaffinity(0)))]
+    fields = [line.partition(":") for line in _cpu_lines() if line.startswith(("model name", "flags", "Features"))]
+    return [*sorted({value.strip() for _, _, value in fields}), str(len(os.sched_getaffinity(0)))]
 
 
 def _cpu_lines() -> list[str]:

@@ -103,9 +103,9 @@ class Watch:
     def _run(self) -> None:
         while not self._done.is_set():
             self._beat()
-            why = self.ended or self._why_to_end()
-            if why is not None:
-                self.ended = why
+            reason = self.ended or self._why_to_end()
+            if reason is not None:
+                self.ended = reason
                 self._end()
                 return
             self._done.wait(min(TICK_S, self._log.cadence.left_s() or TICK_S))

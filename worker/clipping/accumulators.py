@@ -65,12 +65,12 @@ def bounded(measured: Sequence[Lengths]) -> tuple[Tensor, Tensor]:
     shares = tuple(each.slack if isinstance(each.slack, float) else 1.0 for each in measured)
     slack = squares
     if any(isinstance(each.slack, Tensor) for each in measured):
-        own = [squares[at] if isinstance(each.slack, float) else each.slack for at, each in enumerate(measured)]
-        slack = torch.stack(own)
+        slacks = [squares[at] if isinstance(each.slack, float) else each.slack for at, each in enumerate(measured)]
+        slack = torch.stack(slacks)
     slack = slack * _column(shares, device)
     if any(each.narrow for each in measured):
-        most = _column(tuple(LONGEST**2 if each.narrow else torch.inf for each in measured), device)
-        squares.masked_fill_(squares > most, torch.inf)
+        limits = _column(tuple(LONGEST**2 if each.narrow else torch.inf for each in measured), device)
+        squares.masked_fill_(squares > limits, torch.inf)
     return squares, slack
 
 
@@ -141,11 +141,11 @@ class ParameterAccumulator:
     def measured(self) -> Lengths:
         """The gradients' lengths. Computed once. Lets the terms go if it keeps the gradients."""
         if self._measured is None:
-            kept: list[Tensor] | None = [] if self.kept_bytes else None
-            parts = [self._chunk_lengths(self._merged.take(at), kept) for at in self._chunks]
+            formed: list[Tensor] | None = [] if self.kept_bytes else None
+            parts = [self._chunk_lengths(self._merged.take(at), formed) for at in self._chunks]
             self._measured = parts[0] if len(parts) == 1 else _joined(parts)
-            if kept is not None:
-                self._kept, self._merged = kept, Merged(None, None, None)
+            if formed is not None:
+                self._kept, self._merged = formed, Merged(None, None, None)
         return self._measured
 
     def add_to(self, total: Tensor, factors: Tensor, *, first: bool = False) -> None:
@@ -160,15 +160,15 @@ class ParameterAccumulator:
             first: nothing was added to the total before: its old content is overwritten.
         """
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
-        own = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
+        target = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
         for number, at in enumerate(self._chunks):
             keep = 0 if number == 0 else 1
             if self._factored:
-                self._add_products(own, self._merged.take(at), factors[at], keep)
+                self._add_products(target, self._merged.take(at), factors[at], keep)
             else:
-                self._add_formed(own.view(-1), self._gradients(number), factors[at], keep)
-        if own is not total:
-            total += own
+                self._add_formed(target.view(-1), self._gradients(number), factors[at], keep)
+        if target is not total:
+            total += target
 
     def add_products(self, add: Callable[[Tensor, Tensor, int], None], factors: Tensor) -> None:
         """Hands out the factors of Σ_i factors_i l_i ⊗ r_i, float32 (n, p) and (n, q), and how many float32 may add.
@@ -223,11 +223,11 @@ class ParameterAccumulator:
             total.addmv_(wide.mT, weights[at : at + rows], beta=keep)
             keep = 1
 
-    def _chunk_lengths(self, chunk: Merged, kept: list[Tensor] | None) -> Lengths:
+    def _chunk_lengths(self, chunk: Merged, formed: list[Tensor] | None) -> Lengths:
         if not self._factored:
-            gradients = chunk.formed(self._shape, self._scratch if kept is None else None)
-            if kept is not None:
-                kept.append(gradients)
+            gradients = chunk.formed(self._shape, self._scratch if formed is None else None)
+            if formed is not None:
+                formed.append(gradients)
             if self._divisor is not None:
                 gradients = gradients.double() / self._divisor
             return _lengths(gradients.flatten(1))._replace(narrow=self._group is not None)
@@ -237,15 +237,15 @@ class ParameterAccumulator:
                 raise PrivacyError("a parameter has no gradient terms")
             if outer.positions == 1:
                 return Lengths(*self._one_position(outer))
-            found = outer.squares()
-            return Lengths(*at_least(found.squares, found.slack, found.scale, outer.positions))
+            outer_squares = outer.squares()
+            return Lengths(*at_least(outer_squares.squares, outer_squares.slack, outer_squares.scale, outer.positions))
         squares, slack, scale = (rows if self._divisor is None else rows.over(self._divisor)).squares()
         positions = rows.ids.shape[1]
         if outer is not None:  # (a + b)² = a² + b² + 2ab
-            own = outer.squares()
-            squares = squares + own.squares + 2 * rows.inner(outer)
-            slack = slack + own.slack + 2 * rows.cross_slack(outer, scale * own.scale)
-            scale, positions = scale + own.scale, positions + outer.positions
+            own_squares = outer.squares()
+            squares = squares + own_squares.squares + 2 * rows.inner(outer)
+            slack = slack + own_squares.slack + 2 * rows.cross_slack(outer, scale * own_squares.scale)
+            scale, positions = scale + own_squares.scale, positions + outer.positions
         return Lengths(*at_least(squares, slack, scale, positions))
 
     def _one_position(self, outer: Outer) -> tuple[Tensor, Tensor]:
@@ -281,9 +281,9 @@ class ParameterAccumulator:
 
 
 @lru_cache(maxsize=4096)
-def even_rows(rows: int, most: int) -> int:
-    """The largest divisor of P, a pass's rows, that is at most `most`. All chunks then have the same shape."""
-    return next(each for each in range(max(1, min(rows, most)), 0, -1) if rows % each == 0)
+def even_rows(rows: int, limit: int) -> int:
+    """The largest divisor of P, a pass's rows, that is at most `limit`. All chunks then have the same shape."""
+    return next(each for each in range(max(1, min(rows, limit)), 0, -1) if rows % each == 0)
 
 
 def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> tuple[Tensor, Tensor]:
@@ -301,8 +301,8 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
 def _joined(parts: Sequence[Lengths]) -> Lengths:
     """The lengths of all chunks' records."""
     numbers, slack = torch.cat([each.numbers for each in parts]), [each.slack for each in parts]
-    own = [each for each in slack if isinstance(each, Tensor)]
-    return parts[0]._replace(numbers=numbers, slack=torch.cat(own) if own else slack[0])
+    tensors = [each for each in slack if isinstance(each, Tensor)]
+    return parts[0]._replace(numbers=numbers, slack=torch.cat(tensors) if tensors else slack[0])
 
 
 def _lengths(numbers: Tensor) -> Lengths:
@@ -314,10 +314,10 @@ def _lengths(numbers: Tensor) -> Lengths:
         return Lengths(squared_lengths(numbers), relative)
     if numbers.dtype == torch.float32:
         return Lengths(torch.linalg.vector_norm(numbers, dim=1, dtype=torch.float64), relative, rooted=True)
-    whole = numbers.shape[1] // BLOCK * BLOCK
-    rest = numbers[:, whole:].double().square().sum(dim=1)
-    lengths = torch.linalg.vector_norm(numbers[:, :whole].float().unflatten(1, (-1, BLOCK)), dim=2).double()
-    squares = lengths.square().sum(dim=1) + rest
+    aligned = numbers.shape[1] // BLOCK * BLOCK
+    tail = numbers[:, aligned:].double().square().sum(dim=1)
+    lengths = torch.linalg.vector_norm(numbers[:, :aligned].float().unflatten(1, (-1, BLOCK)), dim=2).double()
+    squares = lengths.square().sum(dim=1) + tail
     under = numbers.shape[1] * torch.finfo(torch.float32).tiny
     return Lengths(squares, ((2 * BLOCK + 8) * ROUNDING32 + numbers.shape[1] * ROUNDING) * squares + under)
 

@@ -82,22 +82,22 @@ class _Tap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, note: Note, first: bool, *held: Tensor) -> Tensor:
+    def forward(ctx: Any, output: Tensor, note: Note, first: bool, *saved: Tensor) -> Tensor:
         ctx.note, ctx.first = note, first
-        ctx.save_for_backward(*held)
+        ctx.save_for_backward(*saved)
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         try:
-            held = ctx.saved_tensors
+            saved = ctx.saved_tensors
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
             raise PrivacyError("a layer's input was changed in place after the layer used it") from None
-        ctx.note(held, gradient)
-        return (None if ctx.first else gradient, None, None) + (None,) * len(held)
+        ctx.note(saved, gradient)
+        return (None if ctx.first else gradient, None, None) + (None,) * len(saved)
 
 
 class Bookkeeping(Generic[B]):
@@ -175,28 +175,28 @@ class Bookkeeping(Generic[B]):
     def one_pass(self, records: Batch[B], rows: int) -> tuple[Tensor, Parameters]:
         """See Examined.one_pass."""
         total = self._zeros({name: p.detach() for name, p in self._trainable.items()})
-        (each,) = passes_on(self._device, records, rows, self._dtype)
-        losses, opened = self._run(each.records, rows)
+        (single,) = passes_on(self._device, records, rows, self._dtype)
+        losses, opened = self._run(single.records, rows)
         with torch.no_grad():
             for name, accumulator in self._accumulators(opened, self._clip).items():
-                accumulator.add_to(total[name], each.weights)
+                accumulator.add_to(total[name], single.weights)
         return losses.detach().double(), total
 
     def by_autograd(self, records: Batch[B], rows: int) -> Parameters:
         """See Examined.by_autograd."""
-        (each,) = passes_on(self._device, records, rows, self._dtype)
-        return autograd_of(self._trainable, lambda: self._losses(self._module, each.records))
+        (single,) = passes_on(self._device, records, rows, self._dtype)
+        return autograd_of(self._trainable, lambda: self._losses(self._module, single.records))
 
     def lengths(self, records: Batch[B]) -> Sequence[int]:
         """See Examined.lengths."""
-        (each,) = passes_on(self._device, records, EXAMPLES, self._dtype)
-        return sorted(self._run(each.records, EXAMPLES)[1].lengths)
+        (single,) = passes_on(self._device, records, EXAMPLES, self._dtype)
+        return sorted(self._run(single.records, EXAMPLES)[1].lengths)
 
     def positions_of(self, examples: Examples[B]) -> int:
         """The most rows of one product over records that belong to one of these public records."""
-        (each,) = passes_on(self._device, examples.select(np.arange(EXAMPLES)), EXAMPLES, self._dtype)
+        (single,) = passes_on(self._device, examples.select(np.arange(EXAMPLES)), EXAMPLES, self._dtype)
         with without_dropout(self._module), stilled(self._views):
-            opened = self._run(each.records, EXAMPLES)[1]
+            opened = self._run(single.records, EXAMPLES)[1]
         return max((each.positions for each in self._accumulators(opened, self._clip).values()), default=1)
 
     @property
@@ -217,10 +217,10 @@ class Bookkeeping(Generic[B]):
         device = device_of(parameters)
         count = torch.zeros(1, dtype=torch.float64, device=device)
         norm = clip.max_grad_norm / self._records_per_unit
-        for number, each in enumerate(passes_on(device, records, self._rows, self._dtype)):
+        for number, part in enumerate(passes_on(device, records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._grid, self._views)
-            accumulators = self._accumulators(self._run(each.records, clip=clip)[1], clip)
-            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, each.weights, self._scratch)
+            accumulators = self._accumulators(self._run(part.records, clip=clip)[1], clip)
+            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, part.weights, self._scratch)
         return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
@@ -234,9 +234,9 @@ class Bookkeeping(Generic[B]):
     def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
         losses, opened = self._run(piece)
         tensors = [each for terms in opened.terms.values() for term in terms for each in term.tensors]
-        kept = [each.clone() for each in tensors]  # accumulators use scratch memory
+        copies = [each.clone() for each in tensors]  # accumulators use scratch memory
         norms = [part for accumulator in self._accumulators(opened, clip).values() for part in accumulator.squares()]
-        return [losses.detach(), *kept, *norms]
+        return [losses.detach(), *copies, *norms]
 
     def _zeros(self, parameters: Parameters) -> Parameters:
         return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
@@ -253,10 +253,10 @@ class Bookkeeping(Generic[B]):
                 accumulators[name] = opened.measured.pop(at)
             elif at in opened.terms:
                 accumulators[name] = self._accumulator(opened, at, opened.terms.pop(at), clip)
-        most = max((accumulator.positions for accumulator in accumulators.values()), default=0)
-        if self._positions is not None and most > self._positions:
+        longest = max((accumulator.positions for accumulator in accumulators.values()), default=0)
+        if self._positions is not None and longest > self._positions:
             raise PrivacyError(
-                f"a record uses a parameter at {most} positions, but only {self._positions} are paid for"
+                f"a record uses a parameter at {longest} positions, but only {self._positions} are paid for"
             )
         return accumulators
 
@@ -265,17 +265,17 @@ class Bookkeeping(Generic[B]):
         name, divisors = self._names[at], clip.divisors or {}
         group = self._group if SMALLEST_NORM <= clip.max_grad_norm <= LARGEST_NORM else None
         shape, divisor = self._trainable[name].shape, divisors.get(name)
-        made = ParameterAccumulator(terms, shape, divisor, self._scratch, group, opened.room)
-        opened.room -= made.kept_bytes
-        return made
+        accumulator = ParameterAccumulator(terms, shape, divisor, self._scratch, group, opened.room)
+        opened.room -= accumulator.kept_bytes
+        return accumulator
 
-    def _write_down(self, opened: _Pass, found: Found) -> None:
+    def _write_down(self, opened: _Pass, factors: Found) -> None:
         """Keeps a layer's terms. A parameter's only term is measured at once: its formed gradients replace it.
 
         Raises:
             PrivacyError: a parameter has more terms than it was used in the forward pass.
         """
-        for parameter, term in found:
+        for parameter, term in factors:
             at = id(parameter)
             if at not in self._names:  # frozen parameters have no terms
                 continue
@@ -312,12 +312,12 @@ class Bookkeeping(Generic[B]):
         self._names = {id(p): name for name, p in self._trainable.items()}
         fallbacks = []
         for name, module in self._module.named_modules():
-            own = [p for p in module.parameters(recurse=False) if id(p) in self._names]
-            if not own:
+            own_parameters = [p for p in module.parameters(recurse=False) if id(p) in self._names]
+            if not own_parameters:
                 continue
             _refuse_unruled(name, module)
-            rule = rule_of(module, own)
-            alone = rule is None
+            rule = rule_of(module, own_parameters)
+            has_no_rule = rule is None
             if rule is None:
                 direct = module.named_parameters(recurse=False)
                 rule = OwnParameters([each for each, p in direct if id(p) in self._names])
@@ -329,7 +329,9 @@ class Bookkeeping(Generic[B]):
                     )
                 if not any(True for _ in module.children()):
                     fallbacks.append(_shown(name, module))
-            module.register_forward_hook(partial(self._tap, rule, alone, [id(p) for p in own]), with_kwargs=True)
+            module.register_forward_hook(
+                partial(self._tap, rule, has_no_rule, [id(p) for p in own_parameters]), with_kwargs=True
+            )
         self.fallbacks = tuple(fallbacks)
         for parameter in self._trainable.values():
             parameter.requires_grad_(False)
@@ -337,39 +339,39 @@ class Bookkeeping(Generic[B]):
     def _tap(
         self,
         rule: Rule,
-        alone: bool,
-        own: Sequence[int],
+        has_no_rule: bool,
+        own_parameters: Sequence[int],
         module: nn.Module,
         inputs: tuple[Any, ...],
-        named: dict[str, Any],
+        keywords: dict[str, Any],
         output: Any,
     ) -> Any:
         """Args: alone: the rule knows the first input only. own: the module's parameters, by id."""
         opened = self._open
         if opened is None:
             return output  # a forward pass outside the engine
-        opened.uses.update(own)
-        given = [each for each in (*inputs, *named.values()) if isinstance(each, Tensor)]
-        if not given or (len(given) > 1 and (alone or any(each.requires_grad for each in given[1:]))):
+        opened.uses.update(own_parameters)
+        tensors = [each for each in (*inputs, *keywords.values()) if isinstance(each, Tensor)]
+        if not tensors or (len(tensors) > 1 and (has_no_rule or any(each.requires_grad for each in tensors[1:]))):
             raise PrivacyError(
                 f"{type(module).__name__} needs exactly one tensor as its input: combine tensors outside of the layer"
             )
-        x = given[0].detach()
+        x = tensors[0].detach()
         shape, rows = x.shape, opened.rows
         if not isinstance(output, Tensor) or not shape or shape[0] != rows or output.shape[:1] != (rows,):
             raise PrivacyError(f"dimension 0 of {type(module).__name__} does not count records")
         if len(shape) > 2 or (len(shape) == 2 and not x.is_floating_point()):
             opened.lengths.add(shape[1])
         noted = module.noted() if isinstance(module, ItemLoss) else (x,)
-        found = rule.called(inputs, named) if isinstance(rule, OwnParameters) else rule
+        factors_of = rule.called(inputs, keywords) if isinstance(rule, OwnParameters) else rule
         first = not output.requires_grad
         if first:
             output.requires_grad_()
 
-        def note(held: tuple[Tensor, ...], gradient: Tensor) -> None:
+        def note(saved: tuple[Tensor, ...], gradient: Tensor) -> None:
             self._open = None  # what a rule computes again is not part of the pass
             try:  # without gradients, as every backward pass that makes no graph
-                self._write_down(opened, found(module, *held, gradient))
+                self._write_down(opened, factors_of(module, *saved, gradient))
             finally:
                 self._open = opened
 
@@ -407,16 +409,16 @@ def add_clipped(
     with torch.no_grad():
         measured = {name: accumulator.measured() for name, accumulator in accumulators.items()}
         factors, within = pass_factors(measured, trainable, kind, max_grad_norm, weights)
-        kept: list[list[Formed]] = []  # one part of each parameter at a time
+        formed: list[list[Formed]] = []  # one part of each parameter at a time
         for name, of_group in factors.items():
             if accumulators[name].keeps_formed:
-                own = accumulators.pop(name).formed_parts(of_group.narrow)
-                for number, part in enumerate(own):
-                    kept += [[]] if number == len(kept) else []
-                    kept[number].append(Formed(name, *part))
-        for parts in kept:
+                formed_parts = accumulators.pop(name).formed_parts(of_group.narrow)
+                for number, part in enumerate(formed_parts):
+                    formed += [[]] if number == len(formed) else []
+                    formed[number].append(Formed(name, *part))
+        for parts in formed:
             totals.add_formed(parts)
-        kept.clear()
+        formed.clear()
         for name in [each for each in factors if each in accumulators]:
             accumulator, of_group = accumulators.pop(name), factors[name]
             if accumulator.in_groups and accumulator.formed:
@@ -440,13 +442,13 @@ def refuse_mixing(module: nn.Module) -> None:
         PrivacyError: names the layer and a replacement.
     """
     for name, layer in module.named_modules():
-        for kind, why in MIXING.items():
+        for kind, reason in MIXING.items():
             harmless = (isinstance(layer, nn.modules.instancenorm._InstanceNorm) and not layer.track_running_stats) or (
                 isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p == 0.0
             )
             frozen = isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.training
             if isinstance(layer, kind) and not harmless and not frozen:
-                raise UnfitLayerError(_shown(name, layer), why)
+                raise UnfitLayerError(_shown(name, layer), reason)
         if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
             raise UnfitLayerError(_shown(name, layer), "max_norm and scale_grad_by_freq mix records: leave them out")
         if nn.utils.parametrize.is_parametrized(layer):
@@ -457,8 +459,8 @@ def _refuse_unruled(name: str, module: nn.Module) -> None:
     """Refuses parameters that no call of a layer uses, or that a layer's rule does not know."""
     if isinstance(module, nn.ParameterList | nn.ParameterDict):
         raise UnfitLayerError(_shown(name, module), "it is never called: use a layer with its own forward")
-    known = {"weight", "bias"}
-    unknown = {each for each, _ in module.named_parameters(recurse=False)} - known
+    ruled = {"weight", "bias"}
+    unknown = {each for each, _ in module.named_parameters(recurse=False)} - ruled
     if has_rule(module) and unknown:
         raise UnfitLayerError(_shown(name, module), f"it has {', '.join(sorted(unknown))}: use the plain layer")
 

@@ -89,8 +89,8 @@ class CountingEngine(GradientEngine, Protocol):
 def traced(passes: Iterable[Pass[R]], numbers: Callable[[R], Sequence[Tensor]]) -> list[Tensor]:
     """`numbers` of each pass's records, (P, …) each, on the processor, over all passes and without empty rows. For
     public records: their number shows."""
-    found = [[each.only(values).cpu() for values in numbers(each.records)] for each in passes]
-    return [torch.cat(each) for each in zip(*found, strict=True)]
+    numbers_of = [[each.only(values).cpu() for values in numbers(each.records)] for each in passes]
+    return [torch.cat(each) for each in zip(*numbers_of, strict=True)]
 
 
 def half_count(factors: Tensor) -> Tensor:

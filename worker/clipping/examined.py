@@ -34,8 +34,8 @@ class UnfitLayerError(PrivacyError):
         module: its name and class.
     """
 
-    def __init__(self, module: str, why: str) -> None:
-        super().__init__(f"{module}: {why}")
+    def __init__(self, module: str, reason: str) -> None:
+        super().__init__(f"{module}: {reason}")
         self.module = module
 
 
@@ -72,16 +72,16 @@ def examine(engine: Examined, examples: Examples[Any], dtype: torch.dtype) -> No
     everyone = examples.select(np.arange(ROWS))
     lengths = {each for each in engine.lengths(everyone) if ROWS < each <= LONGEST}
     for rows in (ROWS, *sorted(lengths)):
-        alone = [examples.select(np.array([at])) for at in range(ROWS)]
-        apart = [engine.one_pass(each, rows)[1] for each in alone]
+        singles = [examples.select(np.array([at])) for at in range(ROWS)]
+        apart = [engine.one_pass(each, rows)[1] for each in singles]
         _watch(engine, examples, rows, apart, TOLERANCE[dtype])
-        for found, each in zip(apart, alone, strict=True):
-            _compare(found, engine.by_autograd(each, rows), TOLERANCE[dtype])
+        for own_parameters, single in zip(apart, singles, strict=True):
+            _compare(own_parameters, engine.by_autograd(single, rows), TOLERANCE[dtype])
 
 
-def _compare(found: Parameters, wanted: Parameters, tolerance: float) -> None:
+def _compare(parameters: Parameters, wanted: Parameters, tolerance: float) -> None:
     scale = _norm(wanted)
-    wrong = [name for name, each in wanted.items() if float((found[name] - each).norm()) > tolerance * scale]
+    wrong = [name for name, each in wanted.items() if float((parameters[name] - each).norm()) > tolerance * scale]
     if wrong:
         raise UnfitLayerError(
             wrong[0].rpartition(".")[0] or "the model",
@@ -92,11 +92,11 @@ def _compare(found: Parameters, wanted: Parameters, tolerance: float) -> None:
 
 def _watch(engine: Examined, examples: Examples[Any], rows: int, apart: Sequence[Parameters], tolerance: float) -> None:
     """The middle record stays, and those beside it change. `apart`: each record's gradient in a pass of its own."""
-    losses, found = engine.one_pass(examples.select(np.array([0, 1, 2])), rows)
+    losses, watched = engine.one_pass(examples.select(np.array([0, 1, 2])), rows)
     moved, _ = engine.one_pass(examples.select(np.array([1, 1, 1])), rows)
-    wanted = {name: torch.stack([each[name] for each in apart]).sum(dim=0) for name in found}
+    wanted = {name: torch.stack([each[name] for each in apart]).sum(dim=0) for name in watched}
     moves = float((losses[1] - moved[1]).abs()) > tolerance * max(1e-3, float(losses[1].abs()))
-    if moves or _distance(found, wanted) > tolerance * sum(_norm(each) for each in apart):
+    if moves or _distance(watched, wanted) > tolerance * sum(_norm(each) for each in apart):
         raise UnfitLayerError(
             "the model",
             "a record's loss or gradient depends on other records: the module mixes records, such as by a mean over "
@@ -118,9 +118,9 @@ def autograd_of(trainable: Mapping[str, nn.Parameter], losses: Callable[[], Tens
         parameter.requires_grad_(True)
     try:
         with torch.enable_grad():
-            found = torch.autograd.grad(losses()[0], list(trainable.values()), allow_unused=True)
+            gradients = torch.autograd.grad(losses()[0], list(trainable.values()), allow_unused=True)
     finally:
         for parameter in trainable.values():
             parameter.requires_grad_(False)
-    pairs = zip(trainable.items(), found, strict=True)
+    pairs = zip(trainable.items(), gradients, strict=True)
     return {name: (torch.zeros_like(p) if g is None else g).double() for (name, p), g in pairs}

@@ -64,7 +64,7 @@ def pass_factors(
     if not groups:
         return PassFactors({}, weights.new_zeros(1))
     factors, within = _compiled(lengths, kind, share, weights) or _by_torch(lengths, kind, share, weights)
-    return PassFactors({name: of for names, of in zip(groups, factors, strict=True) for name in names}, within)
+    return PassFactors({name: factor for names, factor in zip(groups, factors, strict=True) for name in names}, within)
 
 
 def _by_torch(
@@ -93,20 +93,24 @@ def _compiled(
     return [Factors(*each) for each in zip(wide, narrow, strict=True)], weights.new_full((1,), within)
 
 
-def _numbers(each: Lengths) -> MeasuredNumbers:
+def _numbers(lengths: Lengths) -> MeasuredNumbers:
     """A share is of the squares; 1.0 where the slack is its own."""
-    own = each.slack if isinstance(each.slack, Tensor) else None
-    pointer, share = (None, each.slack) if own is None else (own.data_ptr(), 1.0)
-    return MeasuredNumbers(each.numbers.data_ptr(), pointer, share, LONGEST**2 if each.narrow else math.inf)
+    slacks = lengths.slack if isinstance(lengths.slack, Tensor) else None
+    pointer, share = (None, lengths.slack) if slacks is None else (slacks.data_ptr(), 1.0)
+    return MeasuredNumbers(lengths.numbers.data_ptr(), pointer, share, LONGEST**2 if lengths.narrow else math.inf)
 
 
-def _takes(each: Lengths, rows: int) -> bool:
-    return not each.rooted and _fits(each.numbers, rows) and (isinstance(each.slack, float) or _fits(each.slack, rows))
+def _takes(lengths: Lengths, rows: int) -> bool:
+    return (
+        not lengths.rooted
+        and _fits(lengths.numbers, rows)
+        and (isinstance(lengths.slack, float) or _fits(lengths.slack, rows))
+    )
 
 
 def _fits(numbers: Tensor, rows: int) -> bool:
-    whole = numbers.shape == (rows,) and numbers.is_contiguous()
-    return whole and numbers.dtype == torch.float64 and numbers.device.type == "cpu"
+    is_whole = numbers.shape == (rows,) and numbers.is_contiguous()
+    return is_whole and numbers.dtype == torch.float64 and numbers.device.type == "cpu"
 
 
 def _norm_bound(measured: Sequence[Lengths]) -> Tensor:

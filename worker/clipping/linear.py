@@ -76,12 +76,12 @@ class LinearClipping:
         def numbers(piece: FeatureRecords) -> list[Tensor]:
             if query is not None:
                 outputs, everyone = self.model.pass_outputs(parameters, piece), torch.ones(len(piece), dtype=torch.bool)
-                found, norms = clipped_residuals(outputs, piece.labels, piece.private_norms, everyone, query)
-                return [outputs.mT, found.mT, norms]
+                clipped, norms = clipped_residuals(outputs, piece.labels, piece.private_norms, everyone, query)
+                return [outputs.mT, clipped.mT, norms]
             seen = _seen(piece, self.views)
             outputs, residuals = _residuals(self.model, parameters, seen, self.views)
-            shown = [each.mT.unflatten(0, (-1, rows_of(self.views))).flatten(1) for each in (outputs, residuals)]
-            return [*shown, self._norms(residuals, seen, by)]
+            transposed = [each.mT.unflatten(0, (-1, rows_of(self.views))).flatten(1) for each in (outputs, residuals)]
+            return [*transposed, self._norms(residuals, seen, by)]
 
         with stilled(self.views):
             passes = passes_on(device_of(parameters), records, self.model.rows_per_pass, self.model.dtype)
@@ -94,20 +94,20 @@ class LinearClipping:
         by = clip or Clip(self.max_grad_norm)
         query, norm = self._query(by, device_of(parameters)), by.max_grad_norm / self.records_per_unit
 
-        def factors_of(norms: Tensor, of: Pass[FeatureRecords]) -> Tensor:
-            return clip_factors(norms, self.kind, norm) * of.weights
+        def factors_of(norms: Tensor, pass_records: Pass[FeatureRecords]) -> Tensor:
+            return clip_factors(norms, self.kind, norm) * pass_records.weights
 
-        def clipped(of: Pass[FeatureRecords]) -> Tensor:
+        def clipped(pass_records: Pass[FeatureRecords]) -> Tensor:
             """The residuals, scaled to clip residual ⊗ (x, 1); 0 for empty rows and non-finite gradients."""
             if query is not None:
-                outputs = self.model.pass_outputs(parameters, of.records)
-                labels, lengths = of.records.labels, of.records.private_norms
-                found, norms = clipped_residuals(outputs, labels, lengths, of.present, query)
+                outputs = self.model.pass_outputs(parameters, pass_records.records)
+                labels, lengths = pass_records.records.labels, pass_records.records.private_norms
+                scaled, norms = clipped_residuals(outputs, labels, lengths, pass_records.present, query)
                 if count is not None:
-                    count.add_(half_count(factors_of(norms, of)))
-                return found
-            residuals = _residuals(self.model, parameters, of.records, self.views)[1]
-            factors = factors_of(self._norms(residuals, of.records, by), of)
+                    count.add_(half_count(factors_of(norms, pass_records)))
+                return scaled
+            residuals = _residuals(self.model, parameters, pass_records.records, self.views)[1]
+            factors = factors_of(self._norms(residuals, pass_records.records, by), pass_records)
             if count is not None:
                 count.add_(half_count(factors))
             factors = factors.repeat_interleave(rows_of(self.views))
@@ -115,8 +115,8 @@ class LinearClipping:
             return torch.where(factors > 0.0, residuals * factors, 0.0)
 
         totals = totals_for(self.grid, parameters, by)
-        own = _Passes(self.model, parameters, records, self.grid, self.views)
-        own.add_to(totals, clipped, _sum_type(self.sums, by))
+        passes = _Passes(self.model, parameters, records, self.grid, self.views)
+        passes.add_to(totals, clipped, _sum_type(self.sums, by))
         return totals.finish(count)
 
     def _query(self, by: Clip, device: torch.device) -> Query | None:
@@ -138,19 +138,19 @@ class LinearClipping:
             inputs = root_bound(inputs.square() + 1.0, 2)
         return product_bound(norm_bound(residuals, dim=0), inputs)
 
-    def _norms_of_views(self, residuals: Tensor, records: FeatureRecords, each: int, by: Clip) -> Tensor:
+    def _norms_of_views(self, residuals: Tensor, records: FeatureRecords, views: int, by: Clip) -> Tensor:
         """‖Σ_v r_v ⊗ (x_v, 1)‖² = Σ_{u,v} ⟨r_u, r_v⟩ (⟨x_u, x_v⟩ + 1) for each record: upper bounds, (P,)."""
         if by.divisors is not None or not isinstance(records, SparseRecords):
             raise PrivacyError("views of a linear model are of hashed words, and their gradients are not divided")
-        rows = residuals.mT.unflatten(0, (-1, each))  # (P, K, outputs)
-        inputs, more = records.grams(each), 1.0 if self.model.bias else 0.0
-        squares = (torch.bmm(rows, rows.mT) * (inputs + more)).sum(dim=(1, 2))
-        lengths = rows.square().sum(dim=2) * (inputs.diagonal(dim1=1, dim2=2) + more)
+        rows = residuals.mT.unflatten(0, (-1, views))  # (P, K, outputs)
+        inputs, bias_term = records.grams(views), 1.0 if self.model.bias else 0.0
+        squares = (torch.bmm(rows, rows.mT) * (inputs + bias_term)).sum(dim=(1, 2))
+        lengths = rows.square().sum(dim=2) * (inputs.diagonal(dim1=1, dim2=2) + bias_term)
         scale = lengths.sqrt().sum(dim=1)
-        terms = self.model.features + self.model.outputs + each**2 + 16
-        squares, slack = at_least(squares, terms * ROUNDING * scale.square() * 2.0, scale, each)
-        found = root_bound(squares.clamp(min=0.0) + slack, 2)
-        return torch.where(torch.isfinite(records.private_norms[::each]), found, torch.inf)
+        terms = self.model.features + self.model.outputs + views**2 + 16
+        squares, slack = at_least(squares, terms * ROUNDING * scale.square() * 2.0, scale, views)
+        bounds = root_bound(squares.clamp(min=0.0) + slack, 2)
+        return torch.where(torch.isfinite(records.private_norms[::views]), bounds, torch.inf)
 
 
 @dataclass(frozen=True)
@@ -169,18 +169,22 @@ class LinearGradient:
 
         compiled = self.views is None and device_of(parameters).type == "cpu" and not self.model.class_weights
 
-        def weighted(of: Pass[FeatureRecords]) -> Tensor:
+        def weighted(pass_records: Pass[FeatureRecords]) -> Tensor:
             if compiled:
-                outputs = self.model.pass_outputs(parameters, of.records)
+                outputs = self.model.pass_outputs(parameters, pass_records.records)
                 return clipped_residuals(
-                    outputs, of.records.labels, of.records.private_norms, of.present, Query(kind=None)
+                    outputs,
+                    pass_records.records.labels,
+                    pass_records.records.private_norms,
+                    pass_records.present,
+                    Query(kind=None),
                 )[0]
-            residuals = _residuals(self.model, parameters, of.records, self.views)[1]
-            return residuals * of.weights.repeat_interleave(rows_of(self.views))
+            residuals = _residuals(self.model, parameters, pass_records.records, self.views)[1]
+            return residuals * pass_records.weights.repeat_interleave(rows_of(self.views))
 
         totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
-        own = _Passes(self.model, parameters, records, self.over, self.views)
-        own.add_to(totals, weighted, getattr(torch, self.sums))
+        passes = _Passes(self.model, parameters, records, self.over, self.views)
+        passes.add_to(totals, weighted, getattr(torch, self.sums))
         return totals.finish()
 
     def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
@@ -188,10 +192,10 @@ class LinearGradient:
         return []  # public data: no guarantee depends on it
 
 
-def _sum_type(asked: SumType, by: Clip) -> torch.dtype:
+def _sum_type(sum_type: SumType, by: Clip) -> torch.dtype:
     """The type of products over records. Divided gradients, and norms near the ends of float32's range, take float64;
     both are public."""
-    narrow = asked == "float32" and by.divisors is None and SMALLEST_NORM <= by.max_grad_norm <= LARGEST_NORM
+    narrow = sum_type == "float32" and by.divisors is None and SMALLEST_NORM <= by.max_grad_norm <= LARGEST_NORM
     return torch.float32 if narrow else torch.float64
 
 
@@ -234,9 +238,9 @@ class _Passes:
     def add_to(self, totals: Totals, scaled: Callable[[Pass[FeatureRecords]], Tensor], sums: torch.dtype) -> None:
         """Adds all passes, in their order."""
         model, rows = self.model, self.model.rows_per_pass
-        for number, each in enumerate(passes_on(device_of(self.parameters), self.records, rows, model.dtype)):
+        for number, part in enumerate(passes_on(device_of(self.parameters), self.records, rows, model.dtype)):
             begin_pass((), number, rows, self.over, self.views)
-            seen = replace(each, records=_seen(each.records, self.views))
+            seen = replace(part, records=_seen(part.records, self.views))
             coefficients = scaled(seen)
             totals.add("weight", seen.records.adjoint(coefficients.to(sums)))
             if model.bias:

@@ -51,13 +51,13 @@ class RatingClipping:
         by, device = clip or Clip(self.max_grad_norm), device_of(parameters)
         count = torch.zeros(1, dtype=torch.float64, device=device)
         totals = totals_for(self.grid, parameters, by)
-        for each in passes_on(device, records, self.model.rows_per_pass, torch.float64):
-            residuals = _residuals(self.model, parameters, each.records)
-            norms = product_bound(residuals.abs(), self._inputs(parameters, each.records, by))
-            factors = clip_factors(norms, self.kind, by.max_grad_norm) * each.weights
+        for part in passes_on(device, records, self.model.rows_per_pass, torch.float64):
+            residuals = _residuals(self.model, parameters, part.records)
+            norms = product_bound(residuals.abs(), self._inputs(parameters, part.records, by))
+            factors = clip_factors(norms, self.kind, by.max_grad_norm) * part.weights
             count += half_count(factors)
             # A factor 0 is not enough: 0 · NaN is NaN.
-            _add(totals, parameters, each.records, torch.where(factors > 0.0, residuals * factors, 0.0))
+            _add(totals, parameters, part.records, torch.where(factors > 0.0, residuals * factors, 0.0))
         return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
@@ -90,9 +90,9 @@ class RatingGradient:
     ) -> Parameters:
         """See GradientEngine.private_sum; nothing is clipped."""
         totals = FloatTotals(parameters, clip or Clip(1.0), self.over)
-        for each in passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64):
-            residuals = _residuals(self.model, parameters, each.records)
-            _add(totals, parameters, each.records, residuals * each.weights)
+        for part in passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64):
+            residuals = _residuals(self.model, parameters, part.records)
+            _add(totals, parameters, part.records, residuals * part.weights)
         return totals.finish()
 
     def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
@@ -105,16 +105,16 @@ def _divided_inputs(parameters: Parameters, records: RatingRecords, by: Clip) ->
     divisors = by.divisors or {}
     squares = torch.zeros(len(records), dtype=torch.float64, device=records.labels.device)
     terms = 0
-    for own, of, other, at in (
+    for own_ids, other_ids, other, at in (
         ("users", records.users, "items", records.items),
         ("items", records.items, "users", records.users),
     ):
-        quotients = parameters[other][at].double() / divisors[own][of]
+        quotients = parameters[other][at].double() / divisors[own_ids][other_ids]
         squares += quotients.square().sum(dim=1)
         terms += quotients.shape[1]
-    for bias, of in (("user_bias", records.users), ("item_bias", records.items)):
+    for bias, other_ids in (("user_bias", records.users), ("item_bias", records.items)):
         if bias in divisors:
-            squares += divisors[bias][of].square().reciprocal()
+            squares += divisors[bias][other_ids].square().reciprocal()
             terms += 1
     return root_bound(squares, terms)
 
@@ -125,11 +125,11 @@ def _residuals(model: MatrixFactorization, parameters: Parameters, records: Rati
 
 def _add(totals: Totals, parameters: Parameters, records: RatingRecords, coefficients: Tensor) -> None:
     """Adds a pass's Σ c · ∂f/∂θ, record by record in their order."""
-    for own, of, other, at in (
+    for own_ids, other_ids, other, at in (
         ("users", records.users, "items", records.items),
         ("items", records.items, "users", records.users),
     ):
-        totals.add(own, add_rows(of, _scaled(coefficients, parameters[other][at]), len(parameters[own])))
+        totals.add(own_ids, add_rows(other_ids, _scaled(coefficients, parameters[other][at]), len(parameters[own_ids])))
     if "user_bias" in parameters:
         ones = coefficients[:, None]
         totals.add("user_bias", add_rows(records.users, ones, len(parameters["user_bias"]))[:, 0])

@@ -39,23 +39,23 @@ def can_stay_factored(merged: Merged, *, divided: bool) -> bool:
     if divided:
         return False
     dtype = outer.left.dtype
-    kept = p * q <= SMALL and merged.rows is None
-    kept = kept or (dtype != torch.float64 and kept_bytes(merged, p * q, ROOM_BYTES) > 0)
-    return gram_is_cheaper(positions, p, q, dtype, kept=kept)
+    keeps = p * q <= SMALL and merged.rows is None
+    keeps = keeps or (dtype != torch.float64 and kept_bytes(merged, p * q, ROOM_BYTES) > 0)
+    return gram_is_cheaper(positions, p, q, dtype, keeps=keeps)
 
 
-def gram_is_cheaper(positions: int, p: int, q: int, dtype: torch.dtype, *, kept: bool = False) -> bool:
+def gram_is_cheaper(positions: int, p: int, q: int, dtype: torch.dtype, *, keeps: bool = False) -> bool:
     """Returns True if Gram matrices and a float64 product cost less than p × q gradients, formed once or twice.
 
     Args:
         dtype: of the factors.
-        kept: gradients are formed once.
+        keeps: gradients are formed once.
     """
     wide = dtype == torch.float64
     gram = positions**2 * (p + q) + (1 if wide else 2) * positions * p * q
     gram += 0 if wide else WIDENING * positions * (p + q)
-    cost = AGAIN_COST if wide else CACHED_COST if p * q <= CACHED else READ_COST if kept else AGAIN_COST
-    return gram <= ((1 if kept else 2) * positions + cost) * p * q
+    cost = AGAIN_COST if wide else CACHED_COST if p * q <= CACHED else READ_COST if keeps else AGAIN_COST
+    return gram <= ((1 if keeps else 2) * positions + cost) * p * q
 
 
 def kept_bytes(merged: Merged, numbers: int, room: int) -> int:

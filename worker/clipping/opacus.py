@@ -67,10 +67,10 @@ class OpacusClipping(Generic[B]):
         totals = totals_for(self._grid, parameters, clip)
         count = torch.zeros(1, dtype=torch.float64, device=device_of(parameters))
         norm = clip.max_grad_norm / self._records_per_unit
-        for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
+        for number, part in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._grid, self._views)
-            accumulators, _ = self._accumulators(each.records, clip.divisors or {})
-            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, each.weights, self._scratch)
+            accumulators, _ = self._accumulators(part.records, clip.divisors or {})
+            add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, part.weights, self._scratch)
         return totals.finish(count), count
 
     def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:

@@ -33,33 +33,33 @@ class OwnParameters:
         """Never used: `called` gives the rule of one call."""
         raise PrivacyError("a module's own parameters need the arguments that it was called with")
 
-    def called(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Callable[..., Found]:
+    def called(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Callable[..., Found]:
         """The rule for one call with these arguments, one of which is a tensor."""
         if any(isinstance(each, Tensor) for each in inputs):
             place: int | str = next(at for at, each in enumerate(inputs) if isinstance(each, Tensor))
         else:
-            place = next(name for name, each in named.items() if isinstance(each, Tensor))
-        inputs, named = [None if isinstance(each, Tensor) else each for each in inputs], dict(named)
+            place = next(name for name, each in keywords.items() if isinstance(each, Tensor))
+        inputs, keywords = [None if isinstance(each, Tensor) else each for each in inputs], dict(keywords)
 
         def again(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-            given, rest = list(inputs), dict(named)
+            arguments, keywords_left = list(inputs), dict(keywords)
             if isinstance(place, int):
-                given[place] = x[None]
+                arguments[place] = x[None]
             else:
-                rest[place] = x[None]
-            output: Tensor = functional_call(module, dict(parameters), tuple(given), rest)
+                keywords_left[place] = x[None]
+            output: Tensor = functional_call(module, dict(parameters), tuple(arguments), keywords_left)
             return output[0]
 
         return lambda module, x, g: self._formed(module, again, x, g)
 
     def _formed(self, module: nn.Module, again: Callable[..., Tensor], x: Tensor, g: Tensor) -> Found:
-        own = {name: module.get_parameter(name) for name in self.names}
-        values = {name: parameter.detach() for name, parameter in own.items()}
+        parameters = {name: module.get_parameter(name) for name in self.names}
+        values = {name: parameter.detach() for name, parameter in parameters.items()}
 
         def one(record: Tensor, gradient: Tensor) -> Mapping[str, Tensor]:
             pull = vjp(lambda parameters: again(module, parameters, record), values)[1]
-            (found,) = pull(gradient)
-            return dict(found)
+            (gradients,) = pull(gradient)
+            return dict(gradients)
 
         try:
             formed = vmap(one)(x, g)
@@ -67,4 +67,4 @@ class OwnParameters:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise PrivacyError(f"{type(module).__name__} has no per-record gradients when it is called so") from None
-        return [(own[name], Dense(each.detach())) for name, each in formed.items()]
+        return [(parameters[name], Dense(each.detach())) for name, each in formed.items()]

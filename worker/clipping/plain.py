@@ -52,9 +52,9 @@ class PlainGradient(Generic[B]):
         with torch.no_grad():
             for name, value in parameters.items():
                 self._trainable[name].copy_(value)
-        for number, each in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
+        for number, part in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._over, self._views)
-            loss = torch.where(each.present, self._losses(self._module, each.records), 0.0).sum()
+            loss = torch.where(part.present, self._losses(self._module, part.records), 0.0).sum()
             gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):
                 totals.add(name, gradient)

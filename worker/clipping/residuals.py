@@ -64,8 +64,8 @@ def clipped_residuals(
     numbers = ClipNumbers(kind, query.norm, AUTOMATIC_GAMMA, float(query.bias), query.longest)
     if LINEAR is not None and LINEAR.clip(out, norms, outputs, labels, lengths, present, numbers):
         return out.T, norms
-    found, norms = _clipped(outputs, labels, lengths, present, query)
-    return out.copy_(found.T).T, norms
+    residuals, norms = _clipped(outputs, labels, lengths, present, query)
+    return out.copy_(residuals.T).T, norms
 
 
 def _clipped(outputs: Tensor, labels: Tensor, lengths: Tensor, present: Tensor, query: Query) -> tuple[Tensor, Tensor]:
@@ -84,12 +84,12 @@ def _clipped(outputs: Tensor, labels: Tensor, lengths: Tensor, present: Tensor, 
 
 
 def _of_classes(f: Tensor, labels: Tensor) -> Tensor:
-    most = f[0]
-    for each in f[1:]:
-        most = torch.where(each > most, each, most)
-    powers = exponential(f - most)
+    highest = f[0]
+    for column in f[1:]:
+        highest = torch.where(column > highest, column, highest)
+    powers = exponential(f - highest)
     shares = powers / one_by_one(powers)
-    return shares.scatter_add_(0, labels[None], torch.full_like(most, -1.0)[None])
+    return shares.scatter_add_(0, labels[None], torch.full_like(highest, -1.0)[None])
 
 
 def exponential(x: Tensor) -> Tensor:
@@ -97,9 +97,9 @@ def exponential(x: Tensor) -> Tensor:
     x = torch.where(x < LOWEST, LOWEST, x)
     shifted = x * math.log2(math.e) + SHIFT
     n = shifted - SHIFT
-    rest = (x - n * LN2_HIGH) - n * LN2_LOW
+    remainder = (x - n * LN2_HIGH) - n * LN2_LOW
     total = torch.full_like(x, TAYLOR[0])
     for coefficient in TAYLOR[1:]:
-        total = total * rest + coefficient
+        total = total * remainder + coefficient
     power = ((shifted.view(torch.int64) - SHIFT_BITS + 1023) << 52).view(torch.float64)
     return total * power

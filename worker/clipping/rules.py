@@ -118,8 +118,8 @@ def _standardized_conv2d(module: StandardizedConv2d, x: Tensor, g: Tensor) -> Fo
     with torch.no_grad():
         flat, scale = module.standardized()
     formed = x.new_empty(len(x), *flat.shape)
-    for out, each, images in _chunks(module, formed, places, x):
-        raw = torch.bmm(each.mT, _patches(images, kernel))
+    for out, piece, images in _chunks(module, formed, places, x):
+        raw = torch.bmm(piece.mT, _patches(images, kernel))
         along = (raw * flat).sum(dim=2, keepdim=True)
         torch.div(raw - raw.mean(dim=2, keepdim=True) - flat * along, scale, out=out)
     return _trainable([(module.weight, Dense(formed)), (module.bias, _bias(places))])
@@ -147,10 +147,12 @@ def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 def _patches(images: Tensor, kernel: Kernel) -> Tensor:
     """What the kernel sees at each of its L places: (n, L, C·k) from images (n, C, h, w)."""
-    made = LAYERS.patches(images.contiguous(), kernel) if LAYERS is not None else None
+    patches = LAYERS.patches(images.contiguous(), kernel) if LAYERS is not None else None
     if kernel.by_places:
-        return _copied_patches(images, kernel) if made is None else made
-    return (F.unfold(images, kernel.size, kernel.dilation, kernel.padding, kernel.stride) if made is None else made).mT
+        return _copied_patches(images, kernel) if patches is None else patches
+    return (
+        F.unfold(images, kernel.size, kernel.dilation, kernel.padding, kernel.stride) if patches is None else patches
+    ).mT
 
 
 def _copied_patches(images: Tensor, kernel: Kernel) -> Tensor:
@@ -169,11 +171,11 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, x: Tensor, kernel: Kernel, g: Te
     If a gradient is smaller than a record's patches, or has to be formed, it is formed, for some records at a time.
     """
     (places, p), q = g.shape[1:], x.shape[1] // module.groups * math.prod(kernel.size)
-    if module.groups == 1 and places <= p and gram_is_cheaper(places, p, q, g.dtype, kept=p * q <= SMALL):
+    if module.groups == 1 and places <= p and gram_is_cheaper(places, p, q, g.dtype, keeps=p * q <= SMALL):
         return _trainable([(module.weight, Outer(g, _patches(x, kernel))), (module.bias, _bias(g))])
     formed = x.new_empty(len(x), p, q)
-    for out, each, images in _chunks(module, formed, g, x):
-        _blockwise(out, each, _patches(images, kernel), module.groups)
+    for out, piece, images in _chunks(module, formed, g, x):
+        _blockwise(out, piece, _patches(images, kernel), module.groups)
     return _trainable([(module.weight, Dense(formed)), (module.bias, _bias(g))])
 
 
@@ -211,12 +213,12 @@ def _scale_and_shift(weight: Any, bias: Any, normal: Tensor, g: Tensor, dims: in
     """y = w ⊙ x̂ + b over the last `dims` dimensions."""
     shape = g.shape[g.dim() - dims :]
     products, shifts = ((each.reshape(g.shape[0], -1, *shape)) for each in (normal * g, g))
-    found: list[tuple[Any, Term]] = []
+    terms: list[tuple[Any, Term]] = []
     if weight is not None:
-        found.append((weight, Dense(products.sum(dim=1))))
+        terms.append((weight, Dense(products.sum(dim=1))))
     if bias is not None:
-        found.append((bias, Dense(shifts.sum(dim=1))))
-    return _trainable(found)
+        terms.append((bias, Dense(shifts.sum(dim=1))))
+    return _trainable(terms)
 
 
 def _group_norm(module: nn.GroupNorm, x: Tensor, g: Tensor) -> Found:
@@ -258,6 +260,6 @@ def _bias(g: Tensor) -> Dense:
     return Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
 
 
-def _trainable(found: list[tuple[Any, Term]]) -> Found:
+def _trainable(terms: list[tuple[Any, Term]]) -> Found:
     """Drops parameters that a layer does not have or that are frozen."""
-    return [(parameter, term) for parameter, term in found if parameter is not None]
+    return [(parameter, term) for parameter, term in terms if parameter is not None]

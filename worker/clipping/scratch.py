@@ -24,10 +24,10 @@ class Scratch:
     def empty(self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """A view of the buffer, not initialized."""
         size, key = math.prod(shape), (name, dtype, device)
-        held = self._held.get(key)
-        if held is None or held.numel() < size:
-            held = self._held[key] = torch.empty(size, dtype=dtype, device=device)
-        return held[:size].view(tuple(shape))
+        buffer = self._held.get(key)
+        if buffer is None or buffer.numel() < size:
+            buffer = self._held[key] = torch.empty(size, dtype=dtype, device=device)
+        return buffer[:size].view(tuple(shape))
 
     def finite(self, name: str, numbers: Tensor, dtype: torch.dtype) -> Tensor:
         """The same numbers in this type, with 0 for NaN and finite numbers for infinities.

@@ -66,9 +66,9 @@ class Outer:
         """The term of these records."""
         return Outer(self.left[at], self.right[at])
 
-    def of_views(self, each: int) -> Outer:
+    def of_views(self, views: int) -> Outer:
         """The term of n / each records, whose views are the rows: their positions one after the other."""
-        return Outer(*(x.unflatten(0, (-1, each)).flatten(1, 2) for x in (self.left, self.right)))
+        return Outer(*(x.unflatten(0, (-1, views)).flatten(1, 2) for x in (self.left, self.right)))
 
     def squares(self) -> Bounded:
         """‖g_i‖² = ⟨LLᵀ, RRᵀ⟩ by T×T Gram matrices; ‖l‖²‖r‖² for one position."""
@@ -138,9 +138,9 @@ class Rows:
         """The term of these records."""
         return replace(self, ids=self.ids[at], values=self.values[at])
 
-    def of_views(self, each: int) -> Rows:
+    def of_views(self, views: int) -> Rows:
         """See Outer.of_views."""
-        ids, values = (x.unflatten(0, (-1, each)).flatten(1, 2) for x in (self.ids, self.values))
+        ids, values = (x.unflatten(0, (-1, views)).flatten(1, 2) for x in (self.ids, self.values))
         return replace(self, ids=ids, values=values)
 
     def over(self, divisor: Tensor) -> Rows:
@@ -212,9 +212,9 @@ class Dense:
         """The term of these records."""
         return Dense(self.gradients[at])
 
-    def of_views(self, each: int) -> Dense:
+    def of_views(self, views: int) -> Dense:
         """See Outer.of_views: the sum over a record's views."""
-        return Dense(_sum_in_order(self.gradients.unflatten(0, (-1, each)).unbind(dim=1)))
+        return Dense(_sum_in_order(self.gradients.unflatten(0, (-1, views)).unbind(dim=1)))
 
 
 Term = Outer | Rows | Dense
@@ -263,9 +263,9 @@ class Merged:
 
     @property
     def _any(self) -> Term:
-        for each in (self.outer, self.rows, self.dense):
-            if each is not None:
-                return each
+        for part in (self.outer, self.rows, self.dense):
+            if part is not None:
+                return part
         raise PrivacyError("a parameter has no gradient terms")
 
     def take(self, at: slice) -> Merged:

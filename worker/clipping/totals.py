@@ -151,13 +151,13 @@ class FloatTotals:
         """See Totals.add_formed."""
         for name, gradients, factors, group in parts:
             _require_sizes(gradients, factors, self._sums[name].numel(), group)
-            for of, by in zip(gradients.split(group), factors.split(group), strict=True):
-                self._sums[name].view(-1).add_(in_float32(of, by))
+            for gradient, by in zip(gradients.split(group), factors.split(group), strict=True):
+                self._sums[name].view(-1).add_(in_float32(gradient, by))
 
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
-        for each in self._sums.values() if self._over.ranks.size > 1 else ():
-            self._over.ranks.add_up(each)
+        for sums in self._sums.values() if self._over.ranks.size > 1 else ():
+            self._over.ranks.add_up(sums)
         total = self._clip.divided(self._sums)
         return total if self._shards is None else _cloned(self._shards.views(total))
 
@@ -193,9 +193,9 @@ class GridTotals:
 
     def add_products(self, name: str, left: Tensor, right: Tensor, group: int) -> None:
         """See Totals.add_products."""
-        totals, each, inverse = self._parts[name], _rows_of_product(left, right), 1.0 / self._unit
+        totals, totals_of, inverse = self._parts[name], _rows_of_product(left, right), 1.0 / self._unit
         self._require_one_pass(left.shape[0])
-        in_range = None if STEPS is None else STEPS.add_products(totals, left, right, group, each, inverse)
+        in_range = None if STEPS is None else STEPS.add_products(totals, left, right, group, totals_of, inverse)
         if in_range is not None:
             self._broken |= not in_range
             return
@@ -215,8 +215,8 @@ class GridTotals:
         if len({each.name for each in parts}) < len(parts):
             raise PrivacyError("each parameter's gradients are added once")
         if self._flat.device.type != "cpu":
-            for each in parts:
-                self._keep_formed(*each)
+            for part in parts:
+                self._keep_formed(*part)
             return
         sums = [(self._parts[name], gradients.contiguous(), by, group) for name, gradients, by, group in parts]
         in_range = None if STEPS is None else STEPS.add_formed(sums, 1.0 / self._unit)
@@ -224,8 +224,8 @@ class GridTotals:
             self._broken |= not in_range
             return
         for name, gradients, factors, group in parts:
-            for of, by in zip(gradients.split(group), factors.split(group), strict=True):
-                self._add(self._parts[name], in_float32(of, by))
+            for gradient, by in zip(gradients.split(group), factors.split(group), strict=True):
+                self._add(self._parts[name], in_float32(gradient, by))
 
     def _require_one_pass(self, rows: int) -> None:
         if rows > self._rows:
@@ -242,21 +242,21 @@ class GridTotals:
 
     def _keep(self, name: str, sums: Iterable[Tensor]) -> None:
         """Keeps (groups, numbers) sums until a pass has left those of all parameters: a few kernels then add them."""
-        for each in sums:
-            if name in self._kept or self._kept_numbers + each.numel() > GPU_CHUNK_BYTES // NUMBER_BYTES:
+        for part in sums:
+            if name in self._kept or self._kept_numbers + part.numel() > GPU_CHUNK_BYTES // NUMBER_BYTES:
                 self._add_kept()
-            self._kept[name] = each
-            self._kept_numbers += each.numel()
+            self._kept[name] = part
+            self._kept_numbers += part.numel()
 
     def _keep_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
         """Keeps formed gradients until a pass has left those of all parameters: one product adds up their groups."""
-        most = GPU_CHUNK_BYTES // NUMBER_BYTES
+        chunk = GPU_CHUNK_BYTES // NUMBER_BYTES
         size = sum(each.numel() for each in self._formed.values()) + gradients.numel()
         same = factors.data_ptr() == self._factors.data_ptr() and factors.shape == self._factors.shape
-        if name in self._formed or not same or group != self._group or size > most:
+        if name in self._formed or not same or group != self._group or size > chunk:
             self._add_up_formed()
         self._formed[name], self._factors, self._group = gradients, factors, group
-        if gradients.numel() > most:  # nothing large stays until the next pass
+        if gradients.numel() > chunk:  # nothing large stays until the next pass
             self._add_up_formed()
 
     def _add_up_formed(self) -> None:
@@ -266,25 +266,25 @@ class GridTotals:
             return
         gradients = list(formed.values())
         sizes = [each.shape[1] for each in gradients]
-        whole = torch.nan_to_num(gradients[0]) if len(formed) == 1 else torch.cat(gradients, dim=1).nan_to_num_()
-        for sums in products_of_groups(self._factors[:, None], whole, self._group):
-            for name, each in zip(formed, sums.split(sizes, dim=1), strict=True):
-                self._keep(name, (each,))
+        joined = torch.nan_to_num(gradients[0]) if len(formed) == 1 else torch.cat(gradients, dim=1).nan_to_num_()
+        for sums in products_of_groups(self._factors[:, None], joined, self._group):
+            for name, part in zip(formed, sums.split(sizes, dim=1), strict=True):
+                self._keep(name, (part,))
 
     def _add_kept(self) -> None:
         """Adds what is kept, each group's sum rounded by itself: tensors that lie one after another at once."""
         self._add_up_formed()
-        kept, self._kept, self._kept_numbers = self._kept, {}, 0
+        parked, self._kept, self._kept_numbers = self._kept, {}, 0
         first = at = 0
         run: list[Tensor] = []
         for name, part in self._parts.items():
-            each = kept.get(name)
-            if run and (each is None or len(each) != len(run[0])):
+            parked_parts = parked.get(name)
+            if run and (parked_parts is None or len(parked_parts) != len(run[0])):
                 self._flat[first:at].add_(self._units_(torch.cat(run, dim=1).double()).sum(dim=0))
                 run = []
-            if each is not None:
+            if parked_parts is not None:
                 first = first if run else at
-                run.append(each)
+                run.append(parked_parts)
             at += len(part)
         if run:
             self._flat[first:at].add_(self._units_(torch.cat(run, dim=1).double()).sum(dim=0))
@@ -306,8 +306,8 @@ class GridTotals:
             self._ranks.add_up(self._flat)
             return self._scaled(self._flat, self._parts, count)
         self._ranks.add_up(self._rest)
-        own, parts = self._own(self._shards)
-        return self._scaled(own, parts, count)
+        own_totals, parts = self._own(self._shards)
+        return self._scaled(own_totals, parts, count)
 
     def _own(self, shards: Shards) -> tuple[Tensor, Parameters]:
         """The totals that this rank owns, in memory of their own: that of all numbers is then free."""
@@ -315,9 +315,9 @@ class GridTotals:
             begin, end = shards.bounds(rank)
             if begin < end:
                 self._ranks.add_up_at(rank, self._flat[begin:end])
-        own = self._flat[slice(*shards.bounds(self._ranks.rank))].clone()
-        parts = own.split([span.count for span in shards.own.values()]) if shards.own else ()
-        return own, dict(zip(shards.own, parts, strict=True))
+        own_totals = self._flat[slice(*shards.bounds(self._ranks.rank))].clone()
+        parts = own_totals.split([span.count for span in shards.own.values()]) if shards.own else ()
+        return own_totals, dict(zip(shards.own, parts, strict=True))
 
     def _scaled(self, flat: Tensor, parts: Parameters, count: Tensor | None) -> Parameters:
         """Integers as multiples of the unit, in their own memory; NaN if a sum of any rank was out of range."""
@@ -344,8 +344,8 @@ def _products(left: Tensor, right: Tensor, group: int, numbers: int) -> Iterator
     rows = _rows_of_product(left, right)
     for first in range(0, left.shape[1], rows):
         columns = left[:, first : first + rows]
-        for of, by in zip(columns.split(group), right.split(group), strict=True):
-            yield first, torch.mm(of.mT, by)
+        for columns_group, by in zip(columns.split(group), right.split(group), strict=True):
+            yield first, torch.mm(columns_group.mT, by)
 
 
 def _require_factors(left: Tensor, right: Tensor, group: int, numbers: int) -> None:
@@ -366,12 +366,12 @@ def products_of_groups(left: Tensor, right: Tensor, group: int) -> Iterator[Tens
     at_once = max(1, GPU_CHUNK_BYTES // (8 * p * q)) * group
     groups = -(-rows // group)
     group = rows // groups if rows % groups == 0 else group  # none is left over: one product for all
-    whole = rows // group * group
-    for first in range(0, whole, at_once):
-        of, by = (each[first : min(first + at_once, whole)].unflatten(0, (-1, group)) for each in (left, right))
-        yield torch.bmm(of.mT, by).flatten(1)
-    if whole < rows:
-        yield torch.mm(left[whole:].mT, right[whole:]).view(1, -1)
+    full = rows // group * group
+    for first in range(0, full, at_once):
+        left_group, by = (each[first : min(first + at_once, full)].unflatten(0, (-1, group)) for each in (left, right))
+        yield torch.bmm(left_group.mT, by).flatten(1)
+    if full < rows:
+        yield torch.mm(left[full:].mT, right[full:]).view(1, -1)
 
 
 def _rows_of_product(left: Tensor, right: Tensor) -> int:
@@ -401,8 +401,8 @@ def begin_pass(
     first = first_row(number, rows, ALONE if grid is None else grid.ranks)
     if views is not None:
         views.begin_pass(first)
-    for each in masks:
-        each.begin_pass(first * rows_of(views))
+    for mask in masks:
+        mask.begin_pass(first * rows_of(views))
 
 
 def _cloned(parts: Parameters) -> Parameters:

@@ -98,9 +98,9 @@ class ZerothOrder:
             raise PrivacyError("a slope cannot be divided by parameter")
         totals = self._totals(device_of(parameters), by)
         with torch.no_grad():
-            before = [found for found, _ in self._passes(parameters, records, self._slope.phi)]
-            after = self._passes(parameters, records, -self._slope.phi)
-            for plus, (minus, present) in zip(before, after, strict=True):
+            forward_losses = [losses for losses, _ in self._passes(parameters, records, self._slope.phi)]
+            backward_losses = self._passes(parameters, records, -self._slope.phi)
+            for plus, (minus, present) in zip(forward_losses, backward_losses, strict=True):
                 clipped = self._slope.clipped(self._slope.measured(plus, minus), by.max_grad_norm)
                 totals.add(ALONG, torch.where(present, clipped, 0.0).sum()[None])
         return totals.finish()
@@ -121,8 +121,8 @@ class ZerothOrder:
     def _passes(self, parameters: Parameters, records: Batch[Any], by: float) -> Iterator[tuple[Tensor, Tensor]]:
         """Each pass's losses at θ + by · z, and which rows are records: (P,) each."""
         losses, model = self._filled(self._directions.beside(parameters, self._step, by)), self._model
-        for each in passes_on(device_of(parameters), records, model.rows_per_pass, model.dtype):
-            yield _checked(losses(each.records), model.rows_per_pass), each.present
+        for part in passes_on(device_of(parameters), records, model.rows_per_pass, model.dtype):
+            yield _checked(losses(part.records), model.rows_per_pass), part.present
 
     def _shown(self, parameters: Parameters, records: Batch[Any], by: float) -> Tensor:
         losses, model = self._filled(self._directions.beside(parameters, self._step, by)), self._model
@@ -145,7 +145,7 @@ def _filler(model: Model) -> Callable[[Iterator[tuple[str, Tensor]]], Losses]:
     if isinstance(model, ModuleModel):
         return _module_filler(model)
     if isinstance(model, Linear | MatrixFactorization):
-        return lambda named: _shallow(model, dict(named))
+        return lambda parameters: _shallow(model, dict(parameters))
     raise TypeError("no losses for this kind of model")
 
 
@@ -158,9 +158,9 @@ def _module_filler(model: ModuleModel) -> Callable[[Iterator[tuple[str, Tensor]]
         with without_dropout(module):
             return model.record_losses(module, records)
 
-    def filled(named: Iterator[tuple[str, Tensor]]) -> Losses:
+    def filled(parameters: Iterator[tuple[str, Tensor]]) -> Losses:
         left = set(trainable)
-        for name, value in named:
+        for name, value in parameters:
             trainable[name].copy_(value)
             left.remove(name)
         if left:
@@ -172,7 +172,7 @@ def _module_filler(model: ModuleModel) -> Callable[[Iterator[tuple[str, Tensor]]
 
 def _shallow(model: Linear | MatrixFactorization, parameters: Parameters) -> Losses:
     def losses(records: Any) -> Tensor:
-        found = model.losses(model.pass_outputs(parameters, records).double(), records.labels)
-        return found * model.weights_of(records.labels, found.dtype) if model.class_weights else found
+        losses_of = model.losses(model.pass_outputs(parameters, records).double(), records.labels)
+        return losses_of * model.weights_of(records.labels, losses_of.dtype) if model.class_weights else losses_of
 
     return losses

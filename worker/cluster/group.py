@@ -87,18 +87,18 @@ class Cluster:
 
         The time that it waits for room is no time of the job's.
         """
-        runtime, chosen = _asked(log)
+        runtime, device = _asked(log)
         try:
-            most = self.most()
-            ranks = max(1, min(runtime.ranks, most) if chosen else runtime.ranks)  # once ready, fewer go on
-            threads = chosen or (runtime.threads if runtime.threads != "auto" else max(1, _processors() // ranks))
+            largest = self.most()
+            ranks = max(1, min(runtime.ranks, largest) if device else runtime.ranks)  # once ready, fewer go on
+            threads = device or (runtime.threads if runtime.threads != "auto" else max(1, _processors() // ranks))
             reserved = {"CPU": float(self.share(ranks, threads))}
             waiting = AttemptLog(log.db, log.held, lease_s=log.lease_s, max_attempts=log.max_attempts)
             until = time.monotonic() + ROOM_S
 
             def wait() -> bool:
                 is_told = STOPPING.is_set() or waiting.heartbeat()
-                return not is_told and time.monotonic() < until and self.most() >= most  # a machine may be gone
+                return not is_told and time.monotonic() < until and self.most() >= largest  # a machine may be gone
 
             with self.room(ranks, reserved, wait) as room:
                 if room is None:
@@ -122,8 +122,8 @@ class Cluster:
             reserved: for each rank, in Ray's names.
             wait: returns False to give up; called every second.
         """
-        own = {NODE_ID: ray.get_runtime_context().get_node_id()}
-        labels: list[dict[str, str]] = [own, *({} for _ in range(ranks - 1))]
+        own_node = {NODE_ID: ray.get_runtime_context().get_node_id()}
+        labels: list[dict[str, str]] = [own_node, *({} for _ in range(ranks - 1))]
         group = placement_group([reserved] * ranks, bundle_label_selector=labels)
         try:
             ready = False
@@ -181,7 +181,7 @@ class Group:
             raise GroupError("a rank's actor does not start") from error
         # The first bundle is rank 0's, which this worker forks: its actor only keeps the place.
         self._ring = [self._port.address, *(address for address, _ in offers[1:])]
-        if any(there != release() for _, there in offers):
+        if any(other_release != release() for _, other_release in offers):
             self._port.close()
             raise GroupError("a machine of the cluster runs another release")
 
@@ -206,10 +206,10 @@ class Group:
         self._bridge = bridge = Bridge(self._port, self._ring[1])
         self._watch = threading.Thread(target=self._look, args=(bridge,), name="ranks", daemon=True)
         self._watch.start()
-        told = Told(start=start, stored=stored).model_dump_json().encode()
+        order = Told(start=start, stored=stored).model_dump_json().encode()
         with bridge.inner:
             for peer in self._ring[1:]:
-                send_whole(self._port.connect(peer, START), told)
+                send_whole(self._port.connect(peer, START), order)
             bridge.hear(self._port.accept({RING: self._ring[-1]})[RING])
             yield (bridge.inner.fileno(),)
 
@@ -217,8 +217,8 @@ class Group:
         """Why rank 0 found the others gone: a rank's failure, or a machine's loss; None if neither is known."""
         ray.wait(self._runs, num_returns=len(self._runs), timeout=WHY_S)
         ends = [self._ended(each) for each in self._runs]
-        known = (failure_of(each) for each in ends if isinstance(each, int) and each != PEER_GONE)
-        code = next((each for each in known if each is not None), None)
+        reasons = (failure_of(each) for each in ends if isinstance(each, int) and each != PEER_GONE)
+        code = next((each for each in reasons if each is not None), None)
         return code or ("lost" if "lost" in ends else None)
 
     def close(self) -> None:
@@ -229,9 +229,9 @@ class Group:
         if self._bridge is not None:
             self._bridge.finish(WHY_S)
         self._port.close()
-        for each in self._nodes:
+        for node in self._nodes:
             with suppress(RayError):
-                ray.kill(each)
+                ray.kill(node)
 
     def _look(self, bridge: Bridge) -> None:
         """Ends the exchange as soon as Ray says that a rank's machine or actor is gone: its connections may not."""

@@ -58,14 +58,16 @@ class Port:
         now = datetime.now(UTC)
         # A name of its own: of two with one name, OpenSSL looks at one alone.
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, token_hex(16))])
-        made = x509.CertificateBuilder(
+        certificate = x509.CertificateBuilder(
             name, name, key.public_key(), x509.random_serial_number(), now - LIFE, now + LIFE
         ).sign(key, hashes.SHA256())
         plain = serialization.NoEncryption()
         private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-        self._pem = private + made.public_bytes(serialization.Encoding.PEM)
+        self._pem = private + certificate.public_bytes(serialization.Encoding.PEM)
         self._socket = socket.create_server((host, 0))
-        self.address = Address(host, self._socket.getsockname()[1], made.public_bytes(serialization.Encoding.DER))
+        self.address = Address(
+            host, self._socket.getsockname()[1], certificate.public_bytes(serialization.Encoding.DER)
+        )
 
     def connect(self, peer: Address, purpose: bytes) -> ssl.SSLSocket:
         """A connection that only sends.
@@ -104,8 +106,8 @@ class Port:
                 self._socket.settimeout(left_s)
                 plain = self._socket.accept()[0]
             except OSError as error:
-                for each in accepted.values():
-                    each.close()
+                for link in accepted.values():
+                    link.close()
                 raise LinksError("a rank of this attempt does not come") from error
             with suppress(OSError):
                 plain.settimeout(min(HANDSHAKE_S, left_s))
@@ -143,21 +145,21 @@ class Bridge:
     """Carries bytes between a rank's process and its neighbours on the ring.
 
     Args:
-        own: this rank's port.
+        port: this rank's port.
         after: the next rank.
 
     Attributes:
         inner: the rank's end of the socket pair; close it once the process has its copy.
     """
 
-    def __init__(self, own: Port, after: Address) -> None:
+    def __init__(self, port: Port, after: Address) -> None:
         self.inner, self._outer = socket.socketpair()
-        self._threads = [threading.Thread(target=self._tell, args=(own, after), name="ring-out", daemon=True)]
+        self._threads = [threading.Thread(target=self._tell, args=(port, after), name="ring-out", daemon=True)]
         self._threads[0].start()
 
-    def hear(self, before: ssl.SSLSocket) -> None:
+    def hear(self, previous: ssl.SSLSocket) -> None:
         """Begins to read what the rank before says; owns that connection."""
-        self._threads.append(threading.Thread(target=self._hear, args=(before,), name="ring-in", daemon=True))
+        self._threads.append(threading.Thread(target=self._hear, args=(previous,), name="ring-in", daemon=True))
         self._threads[-1].start()
 
     def cut(self) -> None:
@@ -171,17 +173,17 @@ class Bridge:
         self.cut()
         self._outer.close()
 
-    def _tell(self, own: Port, after: Address) -> None:
-        with suppress(OSError, LinksError), closing(own.connect(after, RING)) as connection:
-            while said := self._outer.recv(CHUNK):
-                connection.sendall(said)
+    def _tell(self, port: Port, after: Address) -> None:
+        with suppress(OSError, LinksError), closing(port.connect(after, RING)) as connection:
+            while chunk := self._outer.recv(CHUNK):
+                connection.sendall(chunk)
         with suppress(OSError):
             self._outer.shutdown(socket.SHUT_RD)  # the rank can say nothing more
 
-    def _hear(self, before: ssl.SSLSocket) -> None:
-        with suppress(OSError), closing(before):
-            while said := before.recv(CHUNK):
-                self._outer.sendall(said)
+    def _hear(self, previous: ssl.SSLSocket) -> None:
+        with suppress(OSError), closing(previous):
+            while chunk := previous.recv(CHUNK):
+                self._outer.sendall(chunk)
         with suppress(OSError):
             self._outer.shutdown(socket.SHUT_WR)  # the rank hears nothing more
 

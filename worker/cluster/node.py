@@ -72,29 +72,29 @@ class Node:
             self._port.close()
             bridge.hear(accepted[RING])
             try:
-                told = Told.model_validate_json(receive_whole(accepted[START]))
+                order = Told.model_validate_json(receive_whole(accepted[START]))
             except ValidationError:  # its text would quote keys, and Ray would carry it
                 raise LinksError("the driver's message is none") from None
             settings = get_settings()
             output = open_.enter_context(tempfile.TemporaryDirectory(prefix="scrimp-rank-"))
-            start = here(told, rank, settings, output, open_)
+            start = here(order, rank, settings, output, open_)
             forks = ForkServer(settings.attempt_memory_bytes, None, user_of(settings))
             open_.callback(forks.close)
-            ours, theirs = socket.socketpair()
-            channel = Channel(ours, messages.TO_SUPERVISOR)
+            own_end, child_end = socket.socketpair()
+            channel = Channel(own_end, messages.TO_SUPERVISOR)
             open_.callback(channel.close)
-            with theirs, bridge.inner:
-                process = forks.start(theirs.fileno(), bridge.inner.fileno())
+            with child_end, bridge.inner:
+                process = forks.start(child_end.fileno(), bridge.inner.fileno())
             channel.send(start)
             while not process.ended(3600.0):
                 pass
             bridge.finish(DRAIN_S)
-            how = process.how() or ""
+            exit_text = process.how() or ""
             process.close()
-        return int(how.removeprefix(EXITED)) if how.startswith(EXITED) else -1
+        return int(exit_text.removeprefix(EXITED)) if exit_text.startswith(EXITED) else -1
 
 
-def here(told: Told, rank: int, settings: Settings, output: str, open_: ExitStack) -> Start:
+def here(order: Told, rank: int, settings: Settings, output: str, open_: ExitStack) -> Start:
     """The start message with this machine's paths. A rank reads no hold-out, so none is fetched.
 
     Args:
@@ -103,10 +103,10 @@ def here(told: Told, rank: int, settings: Settings, output: str, open_: ExitStac
     Raises:
         DataDamagedError, StorageFull, Unavailable: see `app.storage.parts`.
     """
-    start, store = told.start, parts.of(settings)
+    start, store = order.start, parts.of(settings)
 
     def part(named: Part) -> Part:
-        stored = told.stored[named.path]
+        stored = order.stored[named.path]
         path = open_.enter_context(store.held(stored, named.sha256))
         cache = None if named.cache_dir is None else str(store.features(stored.split("/")[1]))
         # A copy of this machine may be in plaintext.
@@ -122,7 +122,7 @@ def here(told: Told, rank: int, settings: Settings, output: str, open_: ExitStac
         "parts": messages.Parts(
             train=tuple(part(each) for each in start.parts.train), public=None if public is None else part(public)
         ),
-        "mean": mean if mean is None else _mean(mean, told.stored, settings),
+        "mean": mean if mean is None else _mean(mean, order.stored, settings),
         "extractor_dir": extractor,
         "models_root": None if start.models_root is None or models is None else str(models),
         "output_dir": str(Path(output).resolve()),

@@ -51,17 +51,17 @@ class Entries:
         ends, columns = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint16) if fits else matrix.indices
         values = matrix.data.astype(np.float32) if fits else matrix.data
         if fits and even:
-            each = np.zeros(matrix.shape[0], dtype=np.float32)
-            each[np.repeat(np.arange(len(each)), np.diff(ends))] = values
-            values = each
+            squares = np.zeros(matrix.shape[0], dtype=np.float32)
+            squares[np.repeat(np.arange(len(squares)), np.diff(ends))] = values
+            values = squares
         return cls(ends, columns, values, matrix.shape[1], fits and even)
 
     def transposed(self, matrix: Any, *, narrow: bool) -> Entries:
         """The entries of the same matrix' transpose. Those of even rows are ones: `scaled` has their values."""
         if not self.even:
             return Entries.of(matrix.T.tocsr(), narrow=narrow)
-        made = Entries.of(matrix.T.tocsr(), narrow=True)
-        return replace(made, values=np.ones(self.width, dtype=np.float32), even=True)
+        transposed = Entries.of(matrix.T.tocsr(), narrow=True)
+        return replace(transposed, values=np.ones(self.width, dtype=np.float32), even=True)
 
     def scaled(self, table: Tensor) -> Tensor:
         """What the transpose's entries multiply: each row times its value, if rows are even."""
@@ -76,12 +76,12 @@ class Entries:
             sums = self._counted(SUMS * self._rows + place % SUMS, self.columns, table, SUMS * rows)
             a, b, c, d = sums.view(outputs, rows, SUMS).unbind(2)
             return (a + b) + (c + d)
-        out, each = torch.empty(outputs, rows, dtype=torch.float64), -(-rows // (PIECES * torch.get_num_threads()))
+        out, span = torch.empty(outputs, rows, dtype=torch.float64), -(-rows // (PIECES * torch.get_num_threads()))
 
         def work(first: int) -> None:
-            steps.product(out, self.ends, self.columns, self.values, table, slice(first, first + each), even=self.even)
+            steps.product(out, self.ends, self.columns, self.values, table, slice(first, first + span), even=self.even)
 
-        on_threads(work, range(0, rows, each))
+        on_threads(work, range(0, rows, span))
         return out
 
     def scattered(self, table: Tensor) -> Tensor:
@@ -107,6 +107,6 @@ class Entries:
 def by_column(weight: Tensor) -> Tensor:
     """(d, K), contiguous, of a contiguous float64 (K, d): K copies, several times as fast as one transposition."""
     table = torch.empty(weight.T.shape, dtype=torch.float64)
-    for place, each in enumerate(weight.numpy()):
-        table.numpy()[:, place] = each
+    for place, value in enumerate(weight.numpy()):
+        table.numpy()[:, place] = value
     return table

@@ -13,12 +13,12 @@ def spanning(group: Sequence[Tensor]) -> Tensor | None:
         return None
     first = group[0]
     address, numbers = first.data_ptr(), 0
-    for each in group:
-        if not each.is_contiguous() or each.dtype != first.dtype or each.device != first.device:
+    for tensor in group:
+        if not tensor.is_contiguous() or tensor.dtype != first.dtype or tensor.device != first.device:
             return None
-        if each.data_ptr() != address + numbers * first.element_size():
+        if tensor.data_ptr() != address + numbers * first.element_size():
             return None
-        numbers += each.numel()
+        numbers += tensor.numel()
     storage = first.untyped_storage().nbytes() // first.element_size()
     if first.storage_offset() + numbers > storage:
         return None  # neighbours by chance, each with memory of its own

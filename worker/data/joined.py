@@ -71,8 +71,8 @@ class Loaded:
         """See Rows.column."""
         if name == "slot" and self.part.slot is not None:
             return self.part.slot.numbers
-        found: NDArray[Any] = getattr(self.part, name)
-        return found
+        column: NDArray[Any] = getattr(self.part, name)
+        return column
 
 
 class Joined:
@@ -98,15 +98,15 @@ class Joined:
     def rows(self, numbers: NDArray[np.int64]) -> StoredPart:
         """See Rows.rows. Users and slots are read by `column` alone, so records come without them."""
         owners, within = self._owned(numbers)
-        found = [_bare(each.rows(own)) for each, own in zip(self._parts, within, strict=True)]
+        rows_of = [_bare(each.rows(within_part)) for each, within_part in zip(self._parts, within, strict=True)]
         places = np.empty(len(numbers), dtype=np.int64)
         places[np.argsort(owners, kind="stable")] = np.arange(len(numbers))
-        return taken(joined(found), places)
+        return taken(joined(rows_of), places)
 
     def announce(self, numbers: NDArray[np.int64]) -> None:
         """See Rows.announce."""
-        for each, own in zip(self._parts, self._owned(numbers)[1], strict=True):
-            each.announce(own)
+        for part, within_part in zip(self._parts, self._owned(numbers)[1], strict=True):
+            part.announce(within_part)
 
     def _owned(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
         """The part of each row, and each part's own rows."""
@@ -132,8 +132,8 @@ def join(parts: Sequence[AnyPart]) -> AnyPart:
     if len(stored) < len(parts):
         return Joined([Loaded(each) if isinstance(each, StoredPart) else each for each in parts])
     users = [each.user for each in stored if each.user is not None]
-    whole = joined([_bare(each) for each in stored])
-    return replace(whole, user=np.concatenate(apart(users)) if users else None)
+    table = joined([_bare(each) for each in stored])
+    return replace(table, user=np.concatenate(apart(users)) if users else None)
 
 
 def _bare(part: StoredPart) -> StoredPart:
@@ -148,9 +148,9 @@ def apart(users: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     >>> [each.tolist() for each in apart([np.array([1, 0]), np.array([], dtype=int), np.array([0, 2])])]
     [[1, 0], [], [2, 4]]
     """
-    first, found = 0, []
-    for each in users:
-        own = each < FIRST_NUMBER
-        found.append(np.where(own, each + first, each))
-        first = int(found[-1][own].max(initial=first - 1)) + 1
-    return found
+    first, separated = 0, []
+    for numbers in users:
+        is_first = numbers < FIRST_NUMBER
+        separated.append(np.where(is_first, numbers + first, numbers))
+        first = int(separated[-1][is_first].max(initial=first - 1)) + 1
+    return separated

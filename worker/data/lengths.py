@@ -53,29 +53,29 @@ def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
     squares = torch.empty(ids.shape[0], dtype=torch.float64)
     if STEPS is not None and STEPS.squares_of_rows(squares, places, ids, values):
         return squares
-    found = torch.zeros(len(ids), values.shape[2], dtype=torch.float64)
-    before = found.clone()
+    lengths = torch.zeros(len(ids), values.shape[2], dtype=torch.float64)
+    earlier = lengths.clone()
     for t in range(ids.shape[1]):
         v = values[torch.arange(len(ids)), places[:, t]].double()
-        c = before * (ids[:, t] == ids[:, t - 1] if t else torch.zeros(len(ids)))[:, None]
-        found += v * (v + (c + c))
-        before = v + c
-    return _by_lanes(found.split(LANES, dim=1))
+        c = earlier * (ids[:, t] == ids[:, t - 1] if t else torch.zeros(len(ids)))[:, None]
+        lengths += v * (v + (c + c))
+        earlier = v + c
+    return _by_lanes(lengths.split(LANES, dim=1))
 
 
 def one_by_one(parts: Iterable[Tensor]) -> Tensor:
     """The sum of tensors of one shape, in their order."""
-    first, *others = parts
+    first, *rest_parts = parts
     total = torch.zeros_like(first) + first
-    for each in others:
-        total += each
+    for part in rest_parts:
+        total += part
     return total
 
 
 def _by_lanes(parts: Iterable[Tensor]) -> Tensor:
     """Σ over float64 (n, LANES), the last of which may be narrower: lane by lane, and then the lanes."""
-    first, *others = parts
+    first, *rest_parts = parts
     lanes = first.new_zeros(len(first), LANES)
-    for part in (first, *others):
+    for part in (first, *rest_parts):
         lanes[:, : part.shape[1]] += part
     return one_by_one(lanes.unbind(dim=1))

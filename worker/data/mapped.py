@@ -65,8 +65,8 @@ class MappedRecords(Cuttable[R], Generic[R]):
 
     def to(self, device: torch.device) -> Any:
         """The same records in a device's memory."""
-        whole: Any = self._read(self._stored(np.arange(len(self))))
-        return whole.to(device)
+        records: Any = self._read(self._stored(np.arange(len(self))))
+        return records.to(device)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

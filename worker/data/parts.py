@@ -82,9 +82,9 @@ def open_stored(
         return load_stored(part, shape, as_declared)
 
     def declared(stored: StoredPart) -> StoredPart:
-        made = as_declared(stored)
-        check(made, shape)
-        return made
+        part = as_declared(stored)
+        check(part, shape)
+        return part
 
     return MappedPart(file, declared)
 

@@ -129,11 +129,11 @@ def passes_of(records: Places[R], places: Occupants, rows: int, dtype: torch.dty
     if len(places):
         records.announce(places[:rows])
     for start in range(0, len(places), rows):
-        own = padded(places[start : start + rows], rows)
-        piece = records.piece(own, dtype)
+        rows_padded = padded(places[start : start + rows], rows)
+        piece = records.piece(rows_padded, dtype)
         if start + rows < len(places):
             records.announce(places[start + rows : start + 2 * rows])
-        yield Pass(piece, torch.from_numpy(own != EMPTY))
+        yield Pass(piece, torch.from_numpy(rows_padded != EMPTY))
 
 
 class Prepared(Generic[R]):
@@ -177,9 +177,9 @@ def gathered_array(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[A
     """As `gathered`, with zeros in EMPTY rows."""
     if not len(values):
         return np.zeros((len(places), *values.shape[1:]), dtype=values.dtype)
-    found: NDArray[Any] = values[np.maximum(places, 0)]
-    found[places == EMPTY] = 0
-    return found
+    rows: NDArray[Any] = values[np.maximum(places, 0)]
+    rows[places == EMPTY] = 0
+    return rows
 
 
 def padded(places: NDArray[np.int64], rows: int) -> NDArray[np.int64]:

@@ -63,8 +63,8 @@ def resident(records: Any, size_bytes: int, device: torch.device) -> Any:
     """
     if device.type != "cuda" or not isinstance(records, Movable):
         return records
-    whole = torch.cuda.get_device_properties(device).total_memory
-    if size_bytes > RESIDENT_SHARE * whole:
+    total_bytes = torch.cuda.get_device_properties(device).total_memory
+    if size_bytes > RESIDENT_SHARE * total_bytes:
         return records
     return records.to(device)
 
@@ -74,9 +74,9 @@ def chunk_bytes(device: torch.device, in_cache: int) -> int:
     return in_cache if device.type == "cpu" else GPU_CHUNK_BYTES
 
 
-def _moved_pass(each: Pass[Any], device: torch.device) -> Pass[Any]:
-    records = each.records.to(device) if isinstance(each.records, Movable) else each.records
-    return replace(each, records=records, present=moved(each.present, device))
+def _moved_pass(batch: Pass[Any], device: torch.device) -> Pass[Any]:
+    records = batch.records.to(device) if isinstance(batch.records, Movable) else batch.records
+    return replace(batch, records=records, present=moved(batch.present, device))
 
 
 def _copied(passes: Iterable[Pass[Any]], device: torch.device) -> Iterator[Pass[Any]]:
@@ -84,13 +84,13 @@ def _copied(passes: Iterable[Pass[Any]], device: torch.device) -> Iterator[Pass[
     them. Memory that a pass gives back is not written before its kernels are done (`record_stream`)."""
     side, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     side.wait_stream(current)  # what was queued before the first pass
-    for each in passes:
+    for batch in passes:
         with torch.cuda.stream(side):
-            there = _moved_pass(each, device)
+            copy = _moved_pass(batch, device)
         current.wait_stream(side)
-        if isinstance(there.records, Movable):
-            for tensor in there.records.tensors:
+        if isinstance(copy.records, Movable):
+            for tensor in copy.records.tensors:
                 if tensor.is_cuda:
                     tensor.record_stream(current)
-        there.present.record_stream(current)
-        yield there
+        copy.present.record_stream(current)
+        yield copy

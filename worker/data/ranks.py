@@ -52,7 +52,7 @@ class Ranks(Protocol):
         """Replaces the numbers of all ranks by those of one."""
         ...
 
-    def agree(self, what: bytes) -> bool:
+    def agree(self, content: bytes) -> bool:
         """Returns True if all ranks give the same 32 bytes."""
         ...
 
@@ -79,7 +79,7 @@ class Alone:
     def from_rank(self, rank: int, numbers: Tensor) -> None:
         """See Ranks.from_rank."""
 
-    def agree(self, what: bytes) -> bool:
+    def agree(self, content: bytes) -> bool:
         """See Ranks.agree."""
         return True
 
@@ -106,8 +106,8 @@ def own_rows(count: int, rows: int, ranks: Ranks) -> NDArray[np.int64]:
     [2, 3, 6]
     """
     places = np.arange(count)
-    own: NDArray[np.int64] = places[places // rows % ranks.size == ranks.rank]
-    return own
+    own_places: NDArray[np.int64] = places[places // rows % ranks.size == ranks.rank]
+    return own_places
 
 
 def count_of_own(count: int, rows: int, ranks: Ranks) -> int:
@@ -116,9 +116,9 @@ def count_of_own(count: int, rows: int, ranks: Ranks) -> int:
     >>> count_of_own(7, 2, Alone())
     7
     """
-    whole, rest = divmod(count, rows)
-    own = len(range(ranks.rank, whole, ranks.size)) * rows
-    return own + rest if whole % ranks.size == ranks.rank else own
+    full, remainder = divmod(count, rows)
+    own_count = len(range(ranks.rank, full, ranks.size)) * rows
+    return own_count + remainder if full % ranks.size == ranks.rank else own_count
 
 
 def first_row(number: int, rows: int, ranks: Ranks) -> int:

@@ -92,9 +92,9 @@ class DenseRecords(Cuttable["DenseRecords"]):
         self.private_norms = torch.cat([torch.zeros(0, dtype=torch.float64), *map(row_bounds, chunks)])
 
     def _like(self, features: Tensor, labels: Tensor, norms: Tensor, mean: Tensor | None) -> DenseRecords:
-        made = DenseRecords.__new__(DenseRecords)
-        made._features, made.labels, made.private_norms, made._mean = features, labels, norms, mean
-        return made
+        records = DenseRecords.__new__(DenseRecords)
+        records._features, records.labels, records.private_norms, records._mean = features, labels, norms, mean
+        return records
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -136,12 +136,12 @@ class DenseRecords(Cuttable["DenseRecords"]):
         at = moved(torch.from_numpy(indices), self._features.device)
         return self._like(self._features[at], self.labels[at], self.private_norms[at], self._mean)
 
-    def repeated(self, features: Tensor, each: int) -> DenseRecords:
-        """Every record `each` times, one after the other, with these features instead: (each · n, d), not centred.
+    def repeated(self, features: Tensor, times: int) -> DenseRecords:
+        """Every record `times` times, one after the other, with these features instead: (each · n, d), not centred.
 
         A record that is not finite stays so.
         """
-        labels, norms = (x.repeat_interleave(each) for x in (self.labels, self.private_norms))
+        labels, norms = (x.repeat_interleave(times) for x in (self.labels, self.private_norms))
         return self._like(features, labels, norms, None)
 
     def to(self, device: torch.device) -> DenseRecords:
@@ -263,9 +263,9 @@ class SparseRecords(Cuttable["SparseRecords"]):
         data, ends = self._matrix.data, self._matrix.indptr
         if (data != np.repeat(np.append(data, 0.0)[ends[:-1]], np.diff(ends))).any():
             raise DataDamagedError("a stored record of hashed words has two values: its words were declared as present")
-        made = self._like(self._matrix, self.labels, self.private_norms)
-        made._even = True
-        return made
+        records = self._like(self._matrix, self.labels, self.private_norms)
+        records._even = True
+        return records
 
     def reusable(self, piece: SparseRecords) -> SparseRecords:
         """See Cuttable.reusable. Keeps Xᵀ: its product is faster and on all cores, but making it takes over a step."""
@@ -286,8 +286,8 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def _on_cpu(self) -> bool:
         return self.labels.device.type == "cpu"
 
-    def dropped(self, seeds: NDArray[np.uint64], each: int, rate: float) -> SparseRecords:
-        """Every record `each` times, one after the other, without the words that its seeds drop.
+    def dropped(self, seeds: NDArray[np.uint64], times: int, rate: float) -> SparseRecords:
+        """Every record `times` times, one after the other, without the words that its seeds drop.
 
         A word is dropped with probability `rate`, by a hash of the seed and its column; words of one column go
         together. The others are scaled so that a record keeps its length, as if its text had been hashed without them.
@@ -295,36 +295,40 @@ class SparseRecords(Cuttable["SparseRecords"]):
         Args:
             seeds: (each · n,).
         """
-        matrix = self._matrix[np.repeat(np.arange(len(self)), each)]
+        matrix = self._matrix[np.repeat(np.arange(len(self)), times)]
         rows = np.repeat(np.arange(len(seeds)), np.diff(matrix.indptr))
-        kept = _hashes(seeds[rows], matrix.indices) >= np.uint64(min(round(rate * 2**32), 2**32 - 1))
-        squares = np.where(kept, matrix.data**2, 0.0)
-        before, after = (np.bincount(rows, weights=x, minlength=len(seeds)) for x in (matrix.data**2, squares))
+        stays = _hashes(seeds[rows], matrix.indices) >= np.uint64(min(round(rate * 2**32), 2**32 - 1))
+        squares = np.where(stays, matrix.data**2, 0.0)
+        norms_before, norms_after = (
+            np.bincount(rows, weights=x, minlength=len(seeds)) for x in (matrix.data**2, squares)
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
-            scale = np.where(after > 0.0, np.sqrt(before / after), 0.0)
-        ends = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=len(seeds))))
-        entries = ((matrix.data * scale[rows])[kept], matrix.indices[kept], ends)
-        made = scipy.sparse.csr_matrix(entries, shape=matrix.shape)
-        lengths = np.bincount(rows[kept], weights=made.data**2, minlength=len(seeds)).astype(np.float64)
-        broken = torch.isinf(self.private_norms.cpu()).repeat_interleave(each)
-        norms = root_bound(torch.from_numpy(lengths), made.shape[1]).masked_fill_(broken, torch.inf)
-        found = SparseRecords.__new__(SparseRecords)._fill(made, self.labels.cpu().repeat_interleave(each), norms)
-        return found if self._on_cpu else found.as_csr(self.labels.device)
+            scale = np.where(norms_after > 0.0, np.sqrt(norms_before / norms_after), 0.0)
+        ends = np.append(0, np.cumsum(np.bincount(rows[stays], minlength=len(seeds))))
+        entries = ((matrix.data * scale[rows])[stays], matrix.indices[stays], ends)
+        entries_left = scipy.sparse.csr_matrix(entries, shape=matrix.shape)
+        lengths = np.bincount(rows[stays], weights=entries_left.data**2, minlength=len(seeds)).astype(np.float64)
+        broken = torch.isinf(self.private_norms.cpu()).repeat_interleave(times)
+        norms = root_bound(torch.from_numpy(lengths), entries_left.shape[1]).masked_fill_(broken, torch.inf)
+        records = SparseRecords.__new__(SparseRecords)._fill(
+            entries_left, self.labels.cpu().repeat_interleave(times), norms
+        )
+        return records if self._on_cpu else records.as_csr(self.labels.device)
 
-    def grams(self, each: int) -> Tensor:
-        """⟨x_u, x_v⟩ among each `each` rows, which are views of one record: float64 (n / each, each, each).
+    def grams(self, views: int) -> Tensor:
+        """⟨x_u, x_v⟩ among each `views` rows, which are views of one record: float64 (n / each, each, each).
 
-        A record at a time, over its own words: its numbers then depend on it alone, and take `each` rows of memory.
+        A record at a time, over its own words: its numbers then depend on it alone, and take `views` rows of memory.
         """
-        indptr, found = self._matrix.indptr, torch.empty(len(self) // each, each, each, dtype=torch.float64)
-        for record in range(len(found)):
-            ends = indptr[record * each : (record + 1) * each + 1]
+        indptr, products = self._matrix.indptr, torch.empty(len(self) // views, views, views, dtype=torch.float64)
+        for record in range(len(products)):
+            ends = indptr[record * views : (record + 1) * views + 1]
             part = slice(int(ends[0]), int(ends[-1]))
             words, at = np.unique(self._matrix.indices[part], return_inverse=True)
-            rows = torch.zeros(each, len(words), dtype=torch.float64)
-            rows.numpy()[np.repeat(np.arange(each), np.diff(ends)), at] = self._matrix.data[part]
-            found[record] = torch.mm(rows, rows.mT)
-        return moved(found, self.labels.device)
+            rows = torch.zeros(views, len(words), dtype=torch.float64)
+            rows.numpy()[np.repeat(np.arange(views), np.diff(ends)), at] = self._matrix.data[part]
+            products[record] = torch.mm(rows, rows.mT)
+        return moved(products, self.labels.device)
 
     def to(self, device: torch.device) -> SparseRecords:
         """The same records on a device."""
@@ -333,11 +337,11 @@ class SparseRecords(Cuttable["SparseRecords"]):
     def as_csr(self, device: torch.device) -> SparseRecords:
         """The same records with all three products as torch's, on a device."""
         labels, norms = moved(self.labels, device), moved(self.private_norms, device)
-        made = self._like(self._matrix, labels, norms)
-        made._forward = moved(self._csr(), device)
-        made._backward = moved(_torch_csr(self._matrix.T.tocsr()), device)
-        made._squares = moved(_torch_csr(self._matrix.power(2)), device)
-        return made
+        records = self._like(self._matrix, labels, norms)
+        records._forward = moved(self._csr(), device)
+        records._backward = moved(_torch_csr(self._matrix.T.tocsr()), device)
+        records._squares = moved(_torch_csr(self._matrix.power(2)), device)
+        return records
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -352,9 +356,9 @@ class SparseRecords(Cuttable["SparseRecords"]):
         return self._forward
 
     def _like(self, matrix: Any, labels: Tensor, norms: Tensor) -> SparseRecords:
-        made = SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms)
-        made._narrow, made._even = self._narrow, self._even
-        return made
+        records = SparseRecords.__new__(SparseRecords)._fill(matrix, labels, norms)
+        records._narrow, records._even = self._narrow, self._even
+        return records
 
 
 def added(groups: Tensor) -> Tensor:
@@ -363,8 +367,8 @@ def added(groups: Tensor) -> Tensor:
         return groups.sum(dim=0, dtype=torch.float64)
     total = torch.zeros(groups.shape[1:], dtype=torch.float64)
     if LINEAR is None or not LINEAR.add_groups(total, groups):
-        for each in groups.unbind(0):
-            total += each
+        for group in groups.unbind(0):
+            total += group
     return total
 
 
@@ -372,9 +376,9 @@ def clipped_sum(records: Batch[DenseRecords], features: int, max_norm: float) ->
     """See DenseRecords.clipped_sum."""
     g = math.ldexp(1.0, math.frexp(max_norm)[1] - 31)
     total = torch.zeros(features, dtype=torch.int64)
-    for each in records.passes(chunk_rows(features), torch.float64):
-        shrink = (max_norm / each.records.private_norms * (1.0 - 2.0**-40)).clamp(max=1.0)
-        cut = (each.records.dense(torch.float64) * shrink[:, None] / g).trunc()
+    for batch in records.passes(chunk_rows(features), torch.float64):
+        shrink = (max_norm / batch.records.private_norms * (1.0 - 2.0**-40)).clamp(max=1.0)
+        cut = (batch.records.dense(torch.float64) * shrink[:, None] / g).trunc()
         total += cut.to(torch.int64).sum(dim=0)  # padding rows are zeros
     return total.double() * g
 
@@ -393,8 +397,8 @@ def _hashes(seeds: NDArray[np.uint64], columns: NDArray[Any]) -> NDArray[np.uint
         mixed = seeds + (columns.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: NDArray[np.uint64] = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(32)
-    return found
+    hashes: NDArray[np.uint64] = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(32)
+    return hashes
 
 
 def _torch_csr(matrix: Any) -> Tensor:

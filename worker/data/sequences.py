@@ -83,31 +83,31 @@ class SequenceRecords(Cuttable["SequenceRecords"]):
         targets = ids[:, 1:]
         return torch.where(targets != 0, ids[:, :-1], 0), targets
 
-    def kept(self, places: NDArray[np.bool_], each: int) -> SequenceRecords:
-        """Every record `each` times, one after the other: its last items, where `places` (each · n, length) is true.
+    def kept(self, places: NDArray[np.bool_], times: int) -> SequenceRecords:
+        """Every record `times` times, one after the other: its last items, where `places` (each · n, length) is true.
 
         The first and the last of a record's items stay in any case.
         """
         length = places.shape[1]
-        ids = self.padded(length).cpu().numpy().repeat(each, axis=0)
-        there = ids != 0
-        last = np.maximum(there.sum(axis=1), 1) - 1
-        chosen = places.copy()
-        chosen[:, 0] = True
-        chosen[np.arange(len(last)), last] = True
-        chosen &= there
-        ends = np.cumsum(chosen.sum(axis=1), dtype=np.int64)
-        items = (ids[chosen] - 1).astype(np.int32)
-        return SequenceRecords(items, np.append(0, ends)[:-1], ends, self.labels.repeat_interleave(each), self._device)
+        ids = self.padded(length).cpu().numpy().repeat(times, axis=0)
+        present = ids != 0
+        last = np.maximum(present.sum(axis=1), 1) - 1
+        places_used = places.copy()
+        places_used[:, 0] = True
+        places_used[np.arange(len(last)), last] = True
+        places_used &= present
+        ends = np.cumsum(places_used.sum(axis=1), dtype=np.int64)
+        items = (ids[places_used] - 1).astype(np.int32)
+        return SequenceRecords(items, np.append(0, ends)[:-1], ends, self.labels.repeat_interleave(times), self._device)
 
     def padded(self, length: int) -> Tensor:
         """The last items, int64 (n, length): item i as i + 1, padded with 0."""
         lengths = np.minimum(self._ends - self._starts, length)[:, None]
         places = np.arange(length)
-        there = places < lengths
-        at = np.where(there, self._ends[:, None] - lengths + places, 0)
-        found = np.where(there, self._items[at], -1) if len(self._items) else np.full(there.shape, -1)
-        return moved(torch.from_numpy(found.astype(np.int64) + 1), self._device)
+        present = places < lengths
+        at = np.where(present, self._ends[:, None] - lengths + places, 0)
+        items = np.where(present, self._items[at], -1) if len(self._items) else np.full(present.shape, -1)
+        return moved(torch.from_numpy(items.astype(np.int64) + 1), self._device)
 
 
 COUNTED_ROWS = 4096  # sequences that are counted together
@@ -116,6 +116,6 @@ COUNTED_ROWS = 4096  # sequences that are counted together
 def item_counts(batch: Batch[SequenceRecords], items: int, length: int) -> Tensor:
     """See SequenceRecords.item_counts: of all rows of a batch. Empty rows have no items."""
     total = torch.zeros(items, dtype=torch.float64)
-    for each in batch.passes(COUNTED_ROWS, torch.float64):
-        total += each.records.item_counts(items, length)
+    for part in batch.passes(COUNTED_ROWS, torch.float64):
+        total += part.records.item_counts(items, length)
     return total

@@ -85,15 +85,15 @@ class Shards:
     def of_rank(self, rank: int) -> dict[str, Span]:
         """What a rank owns of each tensor, in the model's order."""
         begin, end = self.bounds(rank)
-        found: dict[str, Span] = {}
+        spans: dict[str, Span] = {}
         at = 0
         for number, (name, shape) in enumerate(self.shapes.items()):
             size = math.prod(shape)
             first, last = max(begin - at, 0), min(end - at, size)
             if first < last:
-                found[name] = Span(number, first, last - first)
+                spans[name] = Span(number, first, last - first)
             at += size
-        return found
+        return spans
 
     def views(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The numbers that this rank owns, (count,) each: views of contiguous tensors in these names and shapes."""

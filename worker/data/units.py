@@ -13,18 +13,18 @@ class Users:
 
     Args:
         numbers: int64 (n,), each record's user.
-        most: the charged number of records per user.
+        largest: the charged number of records per user.
 
     Raises:
         PrivacyError: a user has more records.
 
-    >>> Users(np.array([0, 1, 0]), most=2).records(np.array([0])).tolist()
+    >>> Users(np.array([0, 1, 0]), largest=2).records(np.array([0])).tolist()
     [0, 2]
     """
 
-    def __init__(self, numbers: NDArray[np.int64], most: int) -> None:
+    def __init__(self, numbers: NDArray[np.int64], largest: int) -> None:
         _, places, self._counts = np.unique(numbers, return_inverse=True, return_counts=True)
-        if len(self._counts) and self._counts.max() > most:
+        if len(self._counts) and self._counts.max() > largest:
             raise PrivacyError("a user has more records than the mechanism covers")
         self._order = np.argsort(places, kind="stable")
         self._starts = np.cumsum(self._counts) - self._counts

@@ -59,11 +59,11 @@ class _Block(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        made = x
+        out = x
         if self.expand_conv is not None and self.bn0 is not None:
-            made = F.relu6(self.bn0(self.expand_conv(made)))
-        made = F.relu6(self.bn1(self.depthwise_conv(made)))
-        narrow: Tensor = self.bn2(self.project_conv(made))
+            out = F.relu6(self.bn0(self.expand_conv(out)))
+        out = F.relu6(self.bn1(self.depthwise_conv(out)))
+        narrow: Tensor = self.bn2(self.project_conv(out))
         return narrow + x if self.residual else narrow
 
 
@@ -96,8 +96,8 @@ class Encoder(nn.Module):
 
 def _channels(wanted: float) -> int:
     """The nearest multiple of UNIT, but not more than a tenth less than wanted."""
-    found = max(UNIT, int(wanted + UNIT / 2) // UNIT * UNIT)
-    return found if found >= 0.9 * wanted else found + UNIT
+    channels = max(UNIT, int(wanted + UNIT / 2) // UNIT * UNIT)
+    return channels if channels >= 0.9 * wanted else channels + UNIT
 
 
 class EfficientNet:
@@ -138,8 +138,8 @@ class EfficientNet:
     def __call__(self, record: NDArray[np.float32]) -> Tensor:
         x = pixels(record, self._image, self._manifest.image_size)
         with torch.no_grad():
-            made: Tensor = self._encoder((x - self._manifest.mean) / self._manifest.std)[0]
-            return made
+            features: Tensor = self._encoder((x - self._manifest.mean) / self._manifest.std)[0]
+            return features
 
     def examples(self, generator: np.random.Generator) -> list[NDArray[np.float32]]:
         """Images of random pixels from black to white."""

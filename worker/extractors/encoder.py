@@ -71,9 +71,9 @@ class EncoderStates:
 
     def __call__(self, record: Any) -> Tensor:
         with torch.no_grad():
-            found = self._model(**self._inputs(record), output_hidden_states=self._manifest.layer is not None)
+            output = self._model(**self._inputs(record), output_hidden_states=self._manifest.layer is not None)
             layer = self._manifest.layer
-            states: Tensor = found.last_hidden_state if layer is None else found.hidden_states[layer]
+            states: Tensor = output.last_hidden_state if layer is None else output.hidden_states[layer]
             vector = self._pooled(states[0].float())
             return F.normalize(vector, dim=0) if self._manifest.normalize else vector
 
@@ -83,8 +83,8 @@ class EncoderStates:
             return random_images(generator, self._image)
         if self._tokens is None or self._manifest.max_tokens is None:
             raise ValueError("an extractor of texts has a tokenizer")
-        most = self._manifest.max_tokens
-        return [" ".join(generator.choice(self._tokens.words, size)) for size in (2, max(3, most // 2), 2 * most)]
+        longest = self._manifest.max_tokens
+        return [" ".join(generator.choice(self._tokens.words, size)) for size in (2, max(3, longest // 2), 2 * longest)]
 
     def _inputs(self, record: Any) -> dict[str, Tensor]:
         if self._tokens is not None:
@@ -119,29 +119,29 @@ class _Tokens:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens)
         self._characters = CHARACTERS * max_tokens
-        known: Mapping[str, int] = self._tokenizer.get_vocab()
-        self.vocabulary = max(known.values(), default=0) + 1
-        self.words = [piece for piece in sorted(known) if piece.isascii() and piece.isalnum()] or ["a"]
+        vocabulary: Mapping[str, int] = self._tokenizer.get_vocab()
+        self.vocabulary = max(vocabulary.values(), default=0) + 1
+        self.words = [piece for piece in sorted(vocabulary) if piece.isascii() and piece.isalnum()] or ["a"]
 
     def ids(self, text: str) -> list[int]:
         """At least one id. A text that the library cannot encode counts as empty: an error would tell about it."""
-        found: list[int] = []
+        ids: list[int] = []
         try:
-            found = self._tokenizer.encode(text[: self._characters]).ids
+            ids = self._tokenizer.encode(text[: self._characters]).ids
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # noqa: S110 - the library can panic, which is not an Exception
             pass
-        return found or [0]
+        return ids or [0]
 
 
 def _loaded(document: dict[str, Any], weights: bytes) -> Any:
     """transformers' own class for the config's `model_type`, without a head."""
     try:
-        of = loading_hf.base_class(document["model_type"])
-        config = of.config.from_dict({name: value for name, value in document.items() if name in of.settings})
+        base = loading_hf.base_class(document["model_type"])
+        config = base.config.from_dict({name: value for name, value in document.items() if name in base.settings})
         with loading_hf.quiet():
-            model, report = of.model.from_pretrained(
+            model, report = base.model.from_pretrained(
                 None,
                 config=config,
                 state_dict={name: value.float() for name, value in safetensors.torch.load(weights).items()},
@@ -161,5 +161,5 @@ def _loaded(document: dict[str, Any], weights: bytes) -> Any:
 
 def _positions(config: Any) -> float:
     """How many its class says that it has; infinite where positions are relative, and none is the last."""
-    found = (getattr(config, name, None) for name in POSITIONS)
-    return min((each for each in found if isinstance(each, int) and each > 0), default=math.inf)
+    sizes = (getattr(config, name, None) for name in POSITIONS)
+    return min((each for each in sizes if isinstance(each, int) and each > 0), default=math.inf)

@@ -85,7 +85,7 @@ def extracted(
     poll: Callable[[], None],
     image: ImageInput | None = None,
     check: Callable[[Extractor], None] = lambda _: None,
-    kept: Kept = Kept(),
+    storage: Kept = Kept(),
 ) -> StoredPart | PartFile:
     """The part with float32 features (n, d) instead of its texts or images.
 
@@ -105,39 +105,39 @@ def extracted(
     def made(poll: Poll) -> Iterator[StoredPart]:
         extractor: Extractor | None = None
         for piece in pieces_of(stored, AT_ONCE):
-            found, records = opened(piece, folder, extractor_sha256, image, extractor)
+            extractor_read, records = opened(piece, folder, extractor_sha256, image, extractor)
             if extractor is None:
-                check(found)
-            extractor = found
+                check(extractor_read)
+            extractor = extractor_read
             x: NDArray[np.float32] = np.empty((len(piece.y), extractor.features), dtype=np.float32)
             for row, record in enumerate(records):
                 poll()
                 x[row] = extractor(record).numpy()
             yield replace(piece, x=x, y=piece.y.copy())
 
-    how = image.model_dump_json() if image else ""
-    return cached(stored, f"{part_sha256}/{extractor_sha256}/{how}", cache, made, poll, kept)
+    form = image.model_dump_json() if image else ""
+    return cached(stored, f"{part_sha256}/{extractor_sha256}/{form}", cache, made, poll, storage)
 
 
-def pieces_of(stored: StoredPart | PartFile, most: int) -> Iterator[StoredPart]:
+def pieces_of(stored: StoredPart | PartFile, limit: int) -> Iterator[StoredPart]:
     """A part's records in order, at most so many at once; one empty piece of a part without records."""
-    rest = stored.chunks() if isinstance(stored, PartFile) else iter((stored,))
+    remaining = stored.chunks() if isinstance(stored, PartFile) else iter((stored,))
     some = False
-    for chunk in rest:
-        for start in range(0, max(1, len(chunk.y)), most):
+    for chunk in remaining:
+        for start in range(0, max(1, len(chunk.y)), limit):
             some = True
-            yield cut(chunk, start, min(start + most, len(chunk.y)))
+            yield cut(chunk, start, min(start + limit, len(chunk.y)))
     if not some and isinstance(stored, PartFile):
         yield stored.whole()
 
 
 def cached(
     stored: StoredPart | PartFile,
-    how: str,
+    form: str,
     cache: Path,
-    made: Callable[[Poll], Iterator[StoredPart]],
+    make: Callable[[Poll], Iterator[StoredPart]],
     poll: Poll = lambda: None,
-    kept: Kept = Kept(),
+    storage: Kept = Kept(),
 ) -> StoredPart | PartFile:
     """A part's features from the cache, or made now and kept there. While another process makes them, it waits.
 
@@ -145,47 +145,47 @@ def cached(
     they are kept for this attempt's ranks.
 
     Args:
-        how: names the part, the extractor and the way in which it reads records.
-        made: makes the features, piece by piece; calls its argument often.
+        form: names the part, the extractor and the way in which it reads records.
+        make: makes the features, piece by piece; calls its argument often.
         poll: called often while waiting; may raise to stop.
     """
-    key = hashlib.sha256(f"scrimp/features/{VERSION}/{how}".encode()).hexdigest()
+    key = hashlib.sha256(f"scrimp/features/{VERSION}/{form}".encode()).hexdigest()
     count = len(stored) if isinstance(stored, PartFile) else len(stored.y)
-    places = [cache] if kept.scratch is None else [cache, kept.scratch]
-    known = _known(places, key, count, kept)
-    if known is not None:
-        return known
+    places = [cache] if storage.scratch is None else [cache, storage.scratch]
+    earlier = _known(places, key, count, storage)
+    if earlier is not None:
+        return earlier
     for place in places:
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o700, exist_ok=True)
     with turn(cache / f"{key}.lock", poll, lambda: bool(_files(cache, f"{key}.*"))) as alive:
-        known = _known(places, key, count, kept)
-        if known is not None:
-            return known
+        earlier = _known(places, key, count, storage)
+        if earlier is not None:
+            return earlier
         for place in places:
             try:
-                _keep(place, key, made(alive), count, kept.seal)
+                _keep(place, key, make(alive), count, storage.seal)
             except OSError:  # a full disk costs only time
                 continue
-            found = _known([place], key, count, kept)
-            if found is not None:
-                return found
-        return joined(list(made(alive)))
+            written = _known([place], key, count, storage)
+            if written is not None:
+                return written
+        return joined(list(make(alive)))
 
 
 def opened(
-    stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None, known: Extractor | None = None
+    stored: StoredPart, folder: Path, sha256: str, image: ImageInput | None, extractor: Extractor | None = None
 ) -> tuple[Extractor, Iterable[Any]]:
     """The extractor for a part's records, and the records.
 
     Args:
-        known: the extractor, if it was opened before.
+        extractor: the extractor, if it was opened before.
     """
     if isinstance(stored.x, Texts) and image is None:
-        return known or of_folder(folder, sha256, None), stored.x.texts()
+        return extractor or of_folder(folder, sha256, None), stored.x.texts()
     if isinstance(stored.x, np.ndarray) and image is not None and stored.x.shape[1] == image.numbers:
         records = np.require(stored.x, requirements="W")  # torch takes no views of a file's bytes
-        return known or of_folder(folder, sha256, image), records
+        return extractor or of_folder(folder, sha256, image), records
     raise DataDamagedError("an extractor needs texts or images")
 
 
@@ -205,27 +205,27 @@ def of_folder(folder: Path, sha256: str, image: ImageInput | None) -> Extractor:
         return EfficientNet(folder, sha256, image)
 
 
-def _known(places: Iterable[Path], key: str, count: int, kept: Kept) -> StoredPart | PartFile | None:
+def _known(places: Iterable[Path], key: str, count: int, cache: Kept) -> StoredPart | PartFile | None:
     for path in (path for place in places for path in _files(place, f"{key}.*")):
         try:
-            found = _found(path, kept)
+            part = _found(path, cache)
             with contextlib.suppress(OSError), path.open("rb") as used:
                 os.utime(used.fileno())  # by its descriptor: the sandbox allows no path
-            if (len(found) if isinstance(found, PartFile) else len(found.y)) == count:
-                return found
+            if (len(part) if isinstance(part, PartFile) else len(part.y)) == count:
+                return part
         except DataDamagedError:
             remove_part(path)
     return None
 
 
-def _found(path: Path, kept: Kept) -> StoredPart | PartFile:
+def _found(path: Path, cache: Kept) -> StoredPart | PartFile:
     sha256 = path.name.split(".")[1]
-    key = None if kept.seal is None else kept.seal.key
-    opened_part = open_part(path, sha256, key, again=kept.again) if kept.on_disk else None
+    key = None if cache.seal is None else cache.seal.key
+    opened_part = open_part(path, sha256, key, again=cache.again) if cache.on_disk else None
     return load_part(path, sha256, key) if opened_part is None else opened_part
 
 
-def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: DataKey | None) -> None:
+def _keep(place: Path, key: str, pieces: Iterator[StoredPart], count: int, seal: DataKey | None) -> None:
     """Writes features as they are made, and then gives them their name.
 
     Raises:
@@ -233,7 +233,7 @@ def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: D
     """
     from core.parts.part_writer import PartWriter  # noqa: PLC0415 - pyarrow, for writing alone
 
-    first = next(made)
+    first = next(pieces)
     needed = 2 * count * first.nbytes // max(1, len(first.y))
     if shutil.disk_usage(place).free < needed:
         raise OSError(errno.ENOSPC, "no room for features")
@@ -241,7 +241,7 @@ def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: D
     try:
         with PartWriter(partial, Layout.of(first), key=seal) as writer:
             writer.add(first)
-            for piece in made:
+            for piece in pieces:
                 writer.add(piece)
             sha256 = writer.close()
         rename_part(partial, place / f"{key}.{sha256}.arrow")
@@ -254,8 +254,8 @@ def _keep(place: Path, key: str, made: Iterator[StoredPart], count: int, seal: D
 
 def _left(cache: Path) -> list[Path]:
     """What killed processes left: partial files, and an index that got its name before its part did."""
-    alone = [path for path in cache.glob("*.arrow.index") if not path.with_suffix("").exists()]
-    return [path for path in (*cache.glob("*.part*"), *alone) if path.stat().st_mtime < time.time() - STALE_S]
+    orphans = [path for path in cache.glob("*.arrow.index") if not path.with_suffix("").exists()]
+    return [path for path in (*cache.glob("*.part*"), *orphans) if path.stat().st_mtime < time.time() - STALE_S]
 
 
 def _files(cache: Path, pattern: str) -> list[Path]:

@@ -21,24 +21,24 @@ Poll = Callable[[], None]
 
 
 @contextmanager
-def turn(lock: Path, poll: Poll, there: Callable[[], bool]) -> Iterator[Poll]:
+def turn(lock: Path, poll: Poll, is_ready: Callable[[], bool]) -> Iterator[Poll]:
     """Waits until nobody else works, or until the work is done.
 
     Args:
         lock: the lock's path, in a folder that exists.
         poll: called often while waiting; may raise to stop.
-        there: returns True if the result is there: nothing is left to wait for.
+        is_ready: returns True if the result is there: nothing is left to wait for.
 
     Yields:
         A function to call often during the work, in place of `poll`.
     """
-    held = _acquired(lock, poll, there)
+    acquired = _acquired(lock, poll, is_ready)
     touched = time.monotonic()
 
     def alive() -> None:
         nonlocal touched
         poll()
-        if held and time.monotonic() >= touched + TOUCH_S:
+        if acquired and time.monotonic() >= touched + TOUCH_S:
             touched = time.monotonic()
             with contextlib.suppress(OSError):
                 os.utime(lock)
@@ -46,11 +46,11 @@ def turn(lock: Path, poll: Poll, there: Callable[[], bool]) -> Iterator[Poll]:
     try:
         yield alive
     finally:
-        if held:
+        if acquired:
             lock.unlink(missing_ok=True)
 
 
-def _acquired(lock: Path, poll: Poll, there: Callable[[], bool]) -> bool:
+def _acquired(lock: Path, poll: Poll, is_ready: Callable[[], bool]) -> bool:
     """Returns True once the lock is ours; False if the result is there, or the folder takes no locks."""
     seen, since = -1, time.monotonic()
     while True:
@@ -61,7 +61,7 @@ def _acquired(lock: Path, poll: Poll, there: Callable[[], bool]) -> bool:
             pass
         except OSError:  # a full disk: everyone works for itself
             return False
-        if there():
+        if is_ready():
             return False
         poll()
         touched = _touched(lock)

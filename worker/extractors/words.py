@@ -26,7 +26,7 @@ def hashed_words(
     words: Words,
     cache: Path,
     poll: Callable[[], None] = lambda: None,
-    kept: Kept = Kept(),
+    storage: Kept = Kept(),
 ) -> StoredPart | PartFile:
     """The part with sparse features (n, buckets) instead of its texts; a record's depend on its own text alone.
 
@@ -46,7 +46,7 @@ def hashed_words(
             texts = list(piece.x.texts())
             yield replace(piece, x=hashed(texts, words) if texts else _none(words.buckets), y=piece.y.copy())
 
-    return cached(stored, f"{part_sha256}/{extractor_sha256}/{words.model_dump_json()}", cache, made, poll, kept)
+    return cached(stored, f"{part_sha256}/{extractor_sha256}/{words.model_dump_json()}", cache, made, poll, storage)
 
 
 def _none(buckets: int) -> Csr:

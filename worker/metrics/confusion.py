@@ -50,19 +50,19 @@ def confusion_scores(cells: NDArray[np.float64], noise_std: float) -> dict[str, 
     classes, floor = len(cells), max(noise_std, LEAST)
     right = np.diag(cells)
     rows, both = (np.maximum(each, floor) for each in (cells.sum(axis=1), cells.sum(axis=1) + cells.sum(axis=0)))
-    whole, one = max(float(cells.sum()), floor), np.eye(classes)
+    total, one = max(float(cells.sum()), floor), np.eye(classes)
     recalls, f1 = np.clip(right / rows, 0.0, 1.0), np.clip(2.0 * right / both, 0.0, 1.0)
     recall_slopes = one / rows[:, None] - (recalls / rows)[:, None] * np.ones((1, classes))
     pull = f1 / both  # each cell of a class's row and column adds to its denominator
     f1_slopes = (np.diag(2.0 / both) - pull[:, None] - pull[None, :]) / classes
-    accuracy, shares = float(np.clip(right.sum() / whole, 0.0, 1.0)), np.clip(cells.sum(axis=1) / whole, 0.0, 1.0)
+    accuracy, shares = float(np.clip(right.sum() / total, 0.0, 1.0)), np.clip(cells.sum(axis=1) / total, 0.0, 1.0)
     largest = int(shares.argmax())
     share_slopes = (np.arange(classes) == largest)[:, None] - shares[largest] * np.ones((classes, classes))
     slopes = {
         "macro_f1": (f1.mean(), f1_slopes),
-        "accuracy": (accuracy, (one - accuracy) / whole),
+        "accuracy": (accuracy, (one - accuracy) / total),
         "balanced_accuracy": (recalls.mean(), recall_slopes / classes),
-        "largest_share": (shares[largest], share_slopes / whole),
+        "largest_share": (shares[largest], share_slopes / total),
         **{f"recall:{each}": (recalls[each], recall_slopes[each]) for each in range(classes)},
     }
     return {

@@ -45,9 +45,9 @@ class Fit:
         R² = 1 − E/V with E the mean of e and V = m₂ − m₁² the variance of u, each from its own sums. E is at least 0,
         and V at least what the noise hides.
         """
-        errors, rest, square, between, below = sums
+        errors, remaining, square, between, below = sums
         floor = max(noise_std, 1e-9)
-        total, other = max(square + between + below, floor), max(errors + rest, floor)
+        total, other = max(square + between + below, floor), max(errors + remaining, floor)
         mean_error = min(max(errors / other, 0.0), 1.0)
         second, first = square / total, (square + between) / total
         variance = max(second - first**2, floor / total, 1e-12)

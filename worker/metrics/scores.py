@@ -109,7 +109,7 @@ def public_scores(
     if len(records) == 0:
         return []
     if ranking is not None:
-        pieces = [(of.only(g), of.only(h)) for g, h, of in _ranked(ranking, model, parameters, records)]
+        pieces = [(batch.only(g), batch.only(h)) for g, h, batch in _ranked(ranking, model, parameters, records)]
         gains, hits = (torch.cat(each) for each in zip(*pieces, strict=True))
         parts = {f"ndcg@{ranking.k}": gains, f"hit@{ranking.k}": hits}
         return [Score(name, float(values.mean()), 0.0) for name, values in parts.items()]
@@ -121,14 +121,14 @@ def public_scores(
     values = _of_each(model, parameters, records, *functions, *cells)
     parts = dict(zip(names, values, strict=False))
     labelled = groups if groups and model.classification else {}
-    of = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in labelled.items()}
+    members = {name: torch.isin(records.labels, torch.tensor(places)) for name, places in labelled.items()}
     fit = [] if ends is None else public_fit(model, parameters, records, ends)
-    means = [Score(what, float(values.mean()), 0.0) for what, values in parts.items()]
+    means = [Score(part_name, float(values.mean()), 0.0) for part_name, values in parts.items()]
     in_groups = [
-        Score(f"{what}:{name}", float(values[inside].mean()), 0.0)
-        for name, inside in of.items()
+        Score(f"{part_name}:{name}", float(values[inside].mean()), 0.0)
+        for name, inside in members.items()
         if bool(inside.any())
-        for what, values in parts.items()
+        for part_name, values in parts.items()
     ]
     confused_parts = _exact_confusion(model, parameters, records, parts) if confused else []
     counts = torch.bincount(values[-1], minlength=CELLS).tolist() if cells else []
@@ -142,14 +142,14 @@ def _exact_confusion(model: Model, parameters: Parameters, records: Records, apa
         return []
     (cells,) = _of_each(model, parameters, records, confusion_cell)
     counts = torch.bincount(cells, minlength=model.outputs**2).view(model.outputs, -1).double()
-    found = _of_confusion(counts, 0.0)
-    return [each for each in (replace(found, parts=()), *found.parts) if each.name not in apart]
+    scores = _of_confusion(counts, 0.0)
+    return [each for each in (replace(scores, parts=()), *scores.parts) if each.name not in apart]
 
 
 def _of_histogram(counts: list[float], ratios: ClipRatios | None, apart: Container[str]) -> list[Score]:
     """The scores of an exact histogram, without those that are computed apart."""
-    found = ScoreHistogram(counts, 0.0, ratios).scores()
-    scores = [Score(name, each.value, 0.0) for name, each in found.items() if name not in apart]
+    all_scores = ScoreHistogram(counts, 0.0, ratios).scores()
+    scores = [Score(name, each.value, 0.0) for name, each in all_scores.items() if name not in apart]
     released = ReleasedHistogram(cells=tuple(counts), noise_std=0.0, clip_ratios=ratios)
     return [replace(each, histogram=released) if each.name == "auc" else each for each in scores]
 
@@ -234,11 +234,11 @@ def noisy_score(
         return _of_confusion(noisy.view(release.classes, -1), noise_std)
     noisy = noisy.view(-1, 2)
     groups = tuple(
-        Score(f"{release.what}:{name}", *_ratio(inside, rest, noise_std, bound))
-        for name, (inside, rest) in zip(release.group_names, noisy.tolist(), strict=False)
+        Score(f"{release.what}:{name}", *_ratio(inside, outside, noise_std, bound))
+        for name, (inside, outside) in zip(release.group_names, noisy.tolist(), strict=False)
     )
-    whole, rest = noisy.sum(dim=0).tolist()
-    value, std = _ratio(whole, rest, noise_std * math.sqrt(len(noisy)), bound)
+    total, outside = noisy.sum(dim=0).tolist()
+    value, std = _ratio(total, outside, noise_std * math.sqrt(len(noisy)), bound)
     return Score(release.what, value, std, noise_std, groups)
 
 
@@ -269,14 +269,14 @@ def noisy_ranking(
     if release.what != "ranking" or release.sensitivity != 1.0 or release.cutoff != ranking.k:
         raise PrivacyError("a ranking must have sensitivity 1 and the k that the mechanism declares")
     sums = torch.zeros(3, dtype=torch.int64)
-    for gains, hits, of in _ranked(ranking, model, parameters, records):
+    for gains, hits, batch in _ranked(ranking, model, parameters, records):
         gain, hit = _units(gains, 1.0), _units(hits, 1.0)
         cells = torch.stack([gain, hit - gain, GRID - hit], dim=1)
-        sums += torch.where(of.present[:, None], cells, 0).sum(dim=0).cpu()
+        sums += torch.where(batch.present[:, None], cells, 0).sum(dim=0).cpu()
     private_sums = sums.double() / GRID
-    gain, rest, missed = _noised(private_sums, release, key, step, index, len(records)).tolist()
-    total = max(gain + rest + missed, release.noise_std)
-    ndcg, hit = (min(max(each / total, 0.0), 1.0) for each in (gain, gain + rest))
+    gain, rest_count, missed = _noised(private_sums, release, key, step, index, len(records)).tolist()
+    total = max(gain + rest_count + missed, release.noise_std)
+    ndcg, hit = (min(max(each / total, 0.0), 1.0) for each in (gain, gain + rest_count))
     std = release.noise_std / total
     of_hit = Score(f"hit@{ranking.k}", hit, std * math.sqrt(2.0 * (1.0 - hit) ** 2 + hit**2))
     return Score(release.metric, ndcg, std * math.sqrt((1.0 - ndcg) ** 2 + 2.0 * ndcg**2), release.noise_std, (of_hit,))
@@ -336,9 +336,9 @@ def public_fit(model: Model, parameters: Parameters, records: Records, ends: tup
 def _fit_sums(model: Model, parameters: Parameters, records: Any) -> Tensor:
     """The sums of all records' cells, (5,)."""
     sums = torch.zeros(5, dtype=torch.int64)
-    for outputs, of in model.evaluated(parameters, records):
-        cells = fit_cells(outputs.cpu(), of.records.labels.cpu())
-        sums += torch.where(of.present.cpu()[:, None], cells, 0).sum(dim=0)  # integers: the same for any passes
+    for outputs, batch in model.evaluated(parameters, records):
+        cells = fit_cells(outputs.cpu(), batch.records.labels.cpu())
+        sums += torch.where(batch.present.cpu()[:, None], cells, 0).sum(dim=0)  # integers: the same for any passes
     return sums.double() / GRID
 
 
@@ -348,9 +348,9 @@ def _ranked(
     """NDCG@k and HIT@k of each row: 1/log₂(ρ + 1) and 1 if ρ ≤ k, else 0. Float64 (P,) each, for each pass."""
     if not isinstance(model, Ranks):
         raise PrivacyError("a ranking needs a model of next items")
-    for ranks, of in model.ranked(parameters, records, leave_out_seen=ranking.leave_out_seen):
+    for ranks, batch in model.ranked(parameters, records, leave_out_seen=ranking.leave_out_seen):
         hits = (ranks <= ranking.k).double()
-        yield hits / torch.log2(ranks + 1.0), hits, of
+        yield hits / torch.log2(ranks + 1.0), hits, batch
 
 
 def _ratio(noisy_sum: float, noisy_rest: float, noise_std: float, bound: float) -> tuple[float, float]:
@@ -380,8 +380,8 @@ def _private_sums(release: NoisyScore, model: Model, parameters: Parameters, rec
     for number, places in enumerate(release.groups.values()):
         group_of[list(places)] = number
     total = torch.zeros(len(release.groups) + 1, 2, dtype=torch.int64)
-    for outputs, of in model.evaluated(parameters, records):
-        labels, present = of.records.labels, of.present.cpu()
+    for outputs, batch in model.evaluated(parameters, records):
+        labels, present = batch.records.labels, batch.present.cpu()
         values = metric.values(model, outputs, labels).cpu()
         units = _units(_clipped(values, release.sensitivity), release.sensitivity)
         cells = torch.where(present[:, None], torch.stack([units, GRID - units], dim=1), 0)
@@ -414,16 +414,16 @@ def _histogram(
 ) -> Tensor:
     """The number of records in each cell."""
     counts = torch.zeros(cells, dtype=torch.int64)
-    for outputs, of in model.evaluated(parameters, records):
-        places = cell(outputs.cpu(), of.records.labels.cpu())
-        counts.index_add_(0, places, of.present.cpu().to(torch.int64))  # integers: the same for any passes
+    for outputs, batch in model.evaluated(parameters, records):
+        places = cell(outputs.cpu(), batch.records.labels.cpu())
+        counts.index_add_(0, places, batch.present.cpu().to(torch.int64))  # integers: the same for any passes
     return counts
 
 
 def _of_confusion(cells: Tensor, noise_std: float) -> Score:
     """Macro-F1 with its parts, from noisy cells, (K, K)."""
-    found = confusion_scores(cells.numpy(), noise_std)
-    scores = [Score(name, each.value, each.std, noise_std) for name, each in found.items()]
+    all_scores = confusion_scores(cells.numpy(), noise_std)
+    scores = [Score(name, each.value, each.std, noise_std) for name, each in all_scores.items()]
     return replace(scores[0], parts=tuple(scores[1:]))
 
 
@@ -439,12 +439,12 @@ def _sums_by_rank(
     groups, bound = rank_groups(ranks), release.sensitivity
     stops = torch.tensor([each.stop for each in groups.values()])
     cells, silent = torch.zeros(len(groups), 2, dtype=torch.int64), 0
-    for found, ids, of in model.scored(parameters, records):
-        losses, targets, present = found.double().cpu(), ids.cpu(), of.present.cpu()
-        there = (targets != 0) & present[:, None]
-        lengths = there.sum(dim=1)
+    for scores, ids, batch in model.scored(parameters, records):
+        losses, targets, present = scores.double().cpu(), ids.cpu(), batch.present.cpu()
+        valid = (targets != 0) & present[:, None]
+        lengths = valid.sum(dim=1)
         clipped, weights = _clipped(losses, bound), 1.0 / lengths.clamp(min=1).double()[:, None]
-        units = [torch.where(there, _units(weights * part, bound), 0) for part in (clipped, bound - clipped)]
+        units = [torch.where(valid, _units(weights * part, bound), 0) for part in (clipped, bound - clipped)]
         places = torch.bucketize((targets - 1).clamp(min=0), stops, right=True)
         cells.index_add_(0, places.flatten(), torch.stack([each.flatten() for each in units], dim=1))
         silent += int((present & (lengths == 0)).sum())
@@ -455,11 +455,11 @@ def _of_each(
     model: Model, parameters: Parameters, records: Records, *functions: Callable[[Tensor, Tensor], Tensor]
 ) -> list[Tensor]:
     """Functions of each public record's outputs and label, (n,) each, computed in passes of one shape."""
-    found: list[list[Tensor]] = [[] for _ in functions]
-    for outputs, of in model.evaluated(parameters, records):
-        for values, function in zip(found, functions, strict=True):
-            values.append(of.only(function(outputs, of.records.labels)).cpu())
-    return [torch.cat(each) if each else torch.zeros(0) for each in found]
+    results: list[list[Tensor]] = [[] for _ in functions]
+    for outputs, batch in model.evaluated(parameters, records):
+        for values, function in zip(results, functions, strict=True):
+            values.append(batch.only(function(outputs, batch.records.labels)).cpu())
+    return [torch.cat(each) if each else torch.zeros(0) for each in results]
 
 
 def _units(values: Tensor, bound: float) -> Tensor:

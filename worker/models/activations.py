@@ -43,8 +43,8 @@ class Tanh(nn.Tanh):
         """tanh of each number."""
         if x.dtype != torch.float32 or x.device.type != "cpu":
             return torch.tanh(x)
-        found: Tensor = _Ratio.apply(x)  # type: ignore[no-untyped-call]
-        return found
+        values: Tensor = _Ratio.apply(x)  # type: ignore[no-untyped-call]
+        return values
 
 
 class _Ratio(torch.autograd.Function):
@@ -52,14 +52,14 @@ class _Ratio(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
         compiled = LAYERS.tanh(x) if LAYERS is not None else None
-        found = _by_torch(x) if compiled is None else compiled
-        ctx.save_for_backward(found)
-        return found
+        values = _by_torch(x) if compiled is None else compiled
+        ctx.save_for_backward(values)
+        return values
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        found: Tensor = torch.ops.aten.tanh_backward(gradients[0], *ctx.saved_tensors)
-        return found
+        gradient: Tensor = torch.ops.aten.tanh_backward(gradients[0], *ctx.saved_tensors)
+        return gradient
 
 
 def _by_torch(x: Tensor) -> Tensor:
@@ -70,8 +70,8 @@ def _by_torch(x: Tensor) -> Tensor:
 
 
 def _polynomial(coefficients: tuple[float, ...], s: Tensor) -> Tensor:
-    first, *others = coefficients
+    first, *lower = coefficients
     value = torch.full_like(s, first)
-    for each in others:
-        value.mul_(s).add_(each)
+    for coefficient in lower:
+        value.mul_(s).add_(coefficient)
     return value

@@ -86,8 +86,8 @@ class Model(Shaped):
     def evaluated(self, parameters: Parameters, records: Batch[Any]) -> Iterator[tuple[Tensor, Pass[Any]]]:
         """The outputs (K, P) of each pass over any number of rows, empty ones included."""
         evaluator = self.evaluator(parameters)
-        for each in passes_on(self.device, records, self.rows_per_pass, torch.float64):
-            yield evaluator(each.records), each
+        for batch in passes_on(self.device, records, self.rows_per_pass, torch.float64):
+            yield evaluator(batch.records), batch
 
     def forward(self, parameters: Parameters, records: Batch[Any]) -> Tensor:
         """Outputs for n public records, or those of one's own: float64 (K, n), on the processor."""

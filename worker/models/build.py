@@ -68,43 +68,43 @@ def build_model(
         PrivacyError: admission let an unsuitable model through.
     """
     dtype: torch.dtype = getattr(torch, passes)
-    made: Model
+    model: Model
     match requested:
         case LinearModel() as asked:
-            made = Linear(asked.inputs(shape.features), shape.outputs, asked.has_bias, dtype=dtype)
+            model = Linear(asked.inputs(shape.features), shape.outputs, asked.has_bias, dtype=dtype)
         case MatrixFactorizationModel() as asked:
             if not isinstance(task, RatingTask) or not isinstance(features, Interactions) or features.users is None:
                 raise PrivacyError("matrix factorization needs a data set of ratings")
             users, items = features.users.rows, features.items.rows
-            made = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std)
+            model = MatrixFactorization(users, items, asked.dim, task.scale, asked.bias, asked.init_std)
         case TransformerRecModel() | GruRecModel() | LstmRecModel() as asked:
             if not isinstance(task, NextItemTask) or not isinstance(features, Interactions):
                 raise PrivacyError("next-item recommenders need a data set of sequences")
-            made = NextItem(features.items.rows, asked, dtype=dtype)
+            model = NextItem(features.items.rows, asked, dtype=dtype)
         case HfModel() as asked:
-            made = _hf(asked, task, dtype, models_root)
+            model = _hf(asked, task, dtype, models_root)
         case GraphModel() as asked:
             if models_root is None:
                 raise ModelMissingError("this worker has no models root")
             program, tensors = graph_of(models_root, asked)
-            made = GraphNetwork(shape.features, shape.outputs, asked, dtype=dtype, program=program, tensors=tensors)
+            model = GraphNetwork(shape.features, shape.outputs, asked, dtype=dtype, program=program, tensors=tensors)
         case MlpModel() | CnnModel() | GcnModel() as asked:
             if shape.sparse:
                 raise PrivacyError("this kind of model needs dense features")
-            made = Network(shape.features, shape.outputs, asked, dtype=dtype)
+            model = Network(shape.features, shape.outputs, asked, dtype=dtype)
         case _:
             assert_never(requested)
-    return replace(made, rows_per_pass=rows, device=device)
+    return replace(model, rows_per_pass=rows, device=device)
 
 
-def _hf(asked: HfModel, task: Task, dtype: torch.dtype, models_root: Path | None) -> HfTuning:
+def _hf(settings: HfModel, task: Task, dtype: torch.dtype, models_root: Path | None) -> HfTuning:
     if not isinstance(task, ClassificationTask | LanguageModelTask):
         raise PrivacyError("Hugging Face models need a data set of texts")
     if models_root is None:
         raise ModelMissingError("this worker has no models root")
-    folder = folder_of(models_root, asked)
+    folder = folder_of(models_root, settings)
     classes = tuple(str(each) for each in task.classes) if isinstance(task, ClassificationTask) else ()
     if folder.of_images:
-        return HfImages(folder, asked, classes, dtype=dtype)
+        return HfImages(folder, settings, classes, dtype=dtype)
     prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
-    return HfTuning(folder, asked, classes, dtype=dtype, prompts=prompts)
+    return HfTuning(folder, settings, classes, dtype=dtype, prompts=prompts)

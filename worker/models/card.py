@@ -50,13 +50,13 @@ class Privacy(Document):
     @classmethod
     def of(cls, claim: Claim, scores: Iterable[ReleasedScore]) -> Privacy:
         """Builds it from a claim and the released scores."""
-        said = claim.epsilon
+        epsilon = claim.epsilon
         return cls(
-            epsilon=said.value,
-            delta=said.delta,
-            unit=said.unit,
-            relation=said.relation,
-            accountant=said.accountant,
+            epsilon=epsilon.value,
+            delta=epsilon.delta,
+            unit=epsilon.unit,
+            relation=epsilon.relation,
+            accountant=epsilon.accountant,
             certificate=claim.certificate,
             scores=tuple(scores),
             noise=claim.noise,
@@ -98,17 +98,17 @@ def readme(
 
 def _learned(shapes: Sequence[ShapeFunction]) -> list[str]:
     """A table for each column; of wide ones and of pairs model.json has the numbers."""
-    shown = [each for each in shapes if len(each.columns) == 1 and len(each.places[0]) <= MOST_PLACES]
-    if not shown:
+    single = [each for each in shapes if len(each.columns) == 1 and len(each.places[0]) <= MOST_PLACES]
+    if not single:
         return []
-    left = [" and ".join(each.columns) for each in shapes if each not in shown]
+    left = [" and ".join(each.columns) for each in shapes if each not in single]
     parts = ["## What it learned", "What each column adds to the output, less its mean over the places."]
-    for each in shown[:MOST_COLUMNS]:
-        head = f"| {_cell(each.columns[0])} | " + " | ".join(map(_cell, each.outputs)) + " |"
-        rows = zip(each.places[0], zip(*each.values, strict=True), strict=True)
+    for shape in single[:MOST_COLUMNS]:
+        head = f"| {_cell(shape.columns[0])} | " + " | ".join(map(_cell, shape.outputs)) + " |"
+        rows = zip(shape.places[0], zip(*shape.values, strict=True), strict=True)
         lines = [f"| {_cell(place)} | " + " | ".join(f"{value:+.3g}" for value in row) + " |" for place, row in rows]
-        parts.append("\n".join([head, "|---" * (len(each.outputs) + 1) + "|", *lines]))
-    left += [each.columns[0] for each in shown[MOST_COLUMNS:]]
+        parts.append("\n".join([head, "|---" * (len(shape.outputs) + 1) + "|", *lines]))
+    left += [each.columns[0] for each in single[MOST_COLUMNS:]]
     if left:
         parts.append(f"`shape_functions` in `model.json` has also: {_cell(', '.join(left))}.")
     return parts
@@ -133,9 +133,9 @@ def _for_people(privacy: Privacy) -> list[str]:
     )
     if privacy.noise is not None:
         claim += f" Correlated noise: {privacy.noise}."
-    shown = [f"* {each.name} on the {each.on} part: {_score(each)}" for each in privacy.scores]
-    shown += _baseline({each.name: each for each in privacy.scores})
-    scores = "\n".join(["## Scores", "", *(shown or ["None was released."])])
+    lines = [f"* {each.name} on the {each.on} part: {_score(each)}" for each in privacy.scores]
+    lines += _baseline({each.name: each for each in privacy.scores})
+    scores = "\n".join(["## Scores", "", *(lines or ["None was released."])])
     covered = "\n".join(["## Covered", "", *(f"* {each}" for each in privacy.covered)])
     not_covered = "\n".join(["## Not covered", "", *(f"* {each}" for each in privacy.not_covered)])
     return [claim, scores, covered, not_covered]
@@ -148,12 +148,12 @@ def _baseline(scores: Mapping[str, ReleasedScore]) -> list[str]:
     if share is None or accuracy is None:
         return []
     larger = share if largest else share.model_copy(update={"value": max(share.value, 1.0 - share.value)})
-    said = f"* baseline: always answering the larger class has accuracy {_score(larger)}"
+    line = f"* baseline: always answering the larger class has accuracy {_score(larger)}"
     gain, std = accuracy.value - larger.value, math.hypot(accuracy.std, larger.std)
     if gain > STDS * std:
-        return [said]
+        return [line]
     is_better = "is as good as" if is_as_good(gain, std) else "is not shown, through the noise, to be better than"
-    return [f"{said}: **at a threshold of 0.5 this model {is_better} always answering the larger class**"]
+    return [f"{line}: **at a threshold of 0.5 this model {is_better} always answering the larger class**"]
 
 
 def _score(score: ReleasedScore) -> str:

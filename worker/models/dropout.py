@@ -50,8 +50,8 @@ class Masks:
 
 def masks_of(module: nn.Module) -> tuple[Masks, ...]:
     """The sources of masks of a module's dropout layers."""
-    found = {id(each.masks): each.masks for each in module.modules() if isinstance(each, Dropout)}
-    return tuple(found.values())
+    by_id = {id(each.masks): each.masks for each in module.modules() if isinstance(each, Dropout)}
+    return tuple(by_id.values())
 
 
 @contextmanager

@@ -72,9 +72,9 @@ class GraphModule(nn.Module):
             name: nn.Parameter(torch.empty(each.sizes, dtype=dtype, device=device)) for name, each in trained.items()
         }
         self._held: dict[str, str] = {}  # the buffer of each constant, by the name that nodes use
-        for name, each in program.tensors.items():
-            if not each.trained:
-                value = constants[each.name]
+        for name, tensor in program.tensors.items():
+            if not tensor.trained:
+                value = constants[tensor.name]
                 self._held[name] = f"constant_{len(self._held)}"
                 value = value.to(device, dtype if value.is_floating_point() else value.dtype)
                 self.register_buffer(self._held[name], value)
@@ -89,8 +89,8 @@ class GraphModule(nn.Module):
         """The trained parameters by the file's names, in its order."""
         if recurse:
             for name in self._trained:
-                module, own = self._where[name]
-                yield f"{prefix}.{name}" if prefix else name, module.get_parameter(own)
+                module, parameter_name = self._where[name]
+                yield f"{prefix}.{name}" if prefix else name, module.get_parameter(parameter_name)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, outputs) of (n, …): a record's numbers, in the shape of the graph's input or in a row."""
@@ -104,31 +104,31 @@ class GraphModule(nn.Module):
                 continue
             mapped = vmap(self._run_of(step), in_dims=0)(*(values[name] for name in step.inputs))
             values.update(zip(step.outputs, mapped, strict=True))
-        made = values[self._program.output].squeeze(1)
-        return made if made.dim() > 1 else made[:, None]
+        output = values[self._program.output].squeeze(1)
+        return output if output.dim() > 1 else output[:, None]
 
     def _called(self, step: _Layer, x: Tensor) -> Tensor:
         """A layer, whose records lie along dimension 0. A record's own dimension of size 1 is left out meanwhile."""
         plain = self._places[step.input] == PLAIN
         x = x.squeeze(1) if plain else x
-        made: Tensor = step.module(x.clamp(0, step.table - 1) if step.table else x)
-        made = made.unsqueeze(1) if plain else made
-        self._require_said(step.node.results[0], made[0])
-        return made
+        result: Tensor = step.module(x.clamp(0, step.table - 1) if step.table else x)
+        result = result.unsqueeze(1) if plain else result
+        self._require_said(step.node.results[0], result[0])
+        return result
 
     def _run_of(self, step: _Segment) -> Callable[..., tuple[Tensor, ...]]:
-        def run(*given: Tensor) -> tuple[Tensor, ...]:
-            values = dict(zip(step.inputs, given, strict=True))
+        def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+            values = dict(zip(step.inputs, tensors, strict=True))
             for name, buffer in self._held.items():
                 values[name] = getattr(self, buffer)
             for node in step.nodes:
-                found = self._result(node, values)
-                for name, each in zip(
-                    node.results, found if isinstance(found, tuple | list) else (found,), strict=True
+                outputs = self._result(node, values)
+                for name, value in zip(
+                    node.results, outputs if isinstance(outputs, tuple | list) else (outputs,), strict=True
                 ):
-                    if each is not None:
-                        self._require_said(name, each)
-                        values[name] = each
+                    if value is not None:
+                        self._require_said(name, value)
+                        values[name] = value
             return tuple(values[name] for name in step.outputs)
 
         return run
@@ -136,8 +136,8 @@ class GraphModule(nn.Module):
     def _require_said(self, name: str, value: Tensor) -> None:
         """The result has the sizes and the type that the file says, for one record: a fact of shapes alone."""
         if tuple(value.shape) != self._said(name):
-            said = self._said(name)
-            raise PrivacyError(f"the graph's {name} has sizes {tuple(value.shape)}, and its file says {said}")
+            sizes = self._said(name)
+            raise PrivacyError(f"the graph's {name} has sizes {tuple(value.shape)}, and its file says {sizes}")
         kind = self._program.values[name].dtype
         if value.dtype != KINDS[kind] and not (kind in FLOATING and value.is_floating_point()):
             raise PrivacyError(f"the graph's {name} is of type {value.dtype}, and its file says {kind}")
@@ -150,31 +150,31 @@ class GraphModule(nn.Module):
     def _result(self, node: Node, values: Mapping[str, Tensor]) -> Any:
         """One operation on one record's numbers."""
         packet, overload = node.operation.split(".")
-        given = {name: self._given(each, values) for name, each in node.arguments.items()}
+        arguments = {name: self._given(each, values) for name, each in node.arguments.items()}
         match node.operation:
             case "embedding.default":
-                given["indices"] = given["indices"].clamp(0, given["weight"].shape[0] - 1)
+                arguments["indices"] = arguments["indices"].clamp(0, arguments["weight"].shape[0] - 1)
             case "gather.default":
-                given["index"] = given["index"].clamp(0, given["self"].shape[given["dim"]] - 1)
+                arguments["index"] = arguments["index"].clamp(0, arguments["self"].shape[arguments["dim"]] - 1)
             case "index.Tensor":
-                given["indices"] = [
+                arguments["indices"] = [
                     each if each is None else _inside(each, size)
-                    for each, size in zip(given["indices"], given["self"].shape, strict=False)
+                    for each, size in zip(arguments["indices"], arguments["self"].shape, strict=False)
                 ]
             case "_native_batch_norm_legit_no_training.default":
-                return _frozen_norm(given), None, None
+                return _frozen_norm(arguments), None, None
             case "_weight_norm_interface.default":
-                return _weight_norm(given), None
+                return _weight_norm(arguments), None
             case "scaled_dot_product_attention.default":
-                return _attention(given)
+                return _attention(arguments)
             case "view.default" | "_unsafe_view.default":  # of one record the memory's order may be another
-                return given["self"].reshape(given["size"])
+                return arguments["self"].reshape(arguments["size"])
         if packet in _MAKERS and (packet in ("arange", "scalar_tensor") or not packet.startswith("new_")):
-            given["device"] = self._device
-        if packet in _MAKERS and given.get("dtype") is None and not packet.startswith("new_"):
-            given["dtype"] = self._kind(self._program.values[node.results[0]].dtype)
+            arguments["device"] = self._device
+        if packet in _MAKERS and arguments.get("dtype") is None and not packet.startswith("new_"):
+            arguments["dtype"] = self._kind(self._program.values[node.results[0]].dtype)
         return getattr(getattr(torch.ops.aten, packet), overload)(
-            **{name: each for name, each in given.items() if name != "pin_memory"}
+            **{name: each for name, each in arguments.items() if name != "pin_memory"}
         )
 
     def _given(self, argument: Any, values: Mapping[str, Tensor]) -> Any:
@@ -227,8 +227,8 @@ class GraphModule(nn.Module):
 
     def _connect(self, step: _Segment, at: int, last: Mapping[str, int]) -> None:
         """What it takes from before, and what it leaves for later. `last`: the last step that takes each value."""
-        made = {name for node in step.nodes for name in node.results}
-        taken = dict.fromkeys(name for node in step.nodes for name in names_in(node) if name not in made)
+        produced = {name for node in step.nodes for name in node.results}
+        taken = dict.fromkeys(name for node in step.nodes for name in names_in(node) if name not in produced)
         for name in taken:
             stored = self._program.tensors.get(name)
             if stored is not None and stored.trained and name not in self._own:
@@ -239,39 +239,43 @@ class GraphModule(nn.Module):
 
     def _layer(self, node: Node) -> _Layer | None:
         """The layer that a node calls: all of its tensors but the records are trained parameters."""
-        given = node.arguments
-        weight, bias = given.get("weight"), given.get("bias")
-        source = given.get("indices" if node.operation == "embedding.default" else "input")
-        held = {name: each for name, each in (("weight", weight), ("bias", bias)) if each is not None}
-        if not isinstance(source, Ref) or not isinstance(weight, Ref) or not self._is_apart(node, source, held):
+        arguments = node.arguments
+        weight, bias = arguments.get("weight"), arguments.get("bias")
+        source = arguments.get("indices" if node.operation == "embedding.default" else "input")
+        tensors = {name: each for name, each in (("weight", weight), ("bias", bias)) if each is not None}
+        if not isinstance(source, Ref) or not isinstance(weight, Ref) or not self._is_apart(node, source, tensors):
             return None
-        settings = tuple((name, each) for name, each in given.items() if not isinstance(each, Ref))
-        key = (node.operation, *(each.value for each in held.values() if isinstance(each, Ref)), settings)
+        settings = tuple((name, each) for name, each in arguments.items() if not isinstance(each, Ref))
+        key = (node.operation, *(each.value for each in tensors.values() if isinstance(each, Ref)), settings)
         if key not in self._layers:
-            module = _LAYERS[node.operation](given, self._stored(weight).sizes, bias is not None)
+            module = _LAYERS[node.operation](arguments, self._stored(weight).sizes, bias is not None)
             if module is None or any(
-                module.get_parameter(name).shape != self._stored(each).sizes for name, each in held.items()
+                module.get_parameter(name).shape != self._stored(each).sizes for name, each in tensors.items()
             ):
                 return None  # a bias of a line for each row would be another for each record
-            for name, each in held.items():
-                module._parameters[name] = self._trained[self._stored(each).name]
-                self._where.setdefault(self._stored(each).name, (module, name))
+            for name, tensor in tensors.items():
+                module._parameters[name] = self._trained[self._stored(tensor).name]
+                self._where.setdefault(self._stored(tensor).name, (module, name))
             self._layers[key] = module
         table = self._stored(weight).sizes[0] if node.operation == "embedding.default" else 0
         return _Layer(node, source.value, self._layers[key], table)
 
-    def _is_apart(self, node: Node, source: Ref, held: Mapping[str, Any]) -> bool:
+    def _is_apart(self, node: Node, source: Ref, tensors: Mapping[str, Any]) -> bool:
         """Whether a node is a layer that works on each row of dimension 0 alone, whatever the file says of its weights:
         what it works over are dimensions of a record's own."""
         place = self._places.get(source.value)
-        if node.operation not in _LAYERS or place is None or not all(self._is_trained(each) for each in held.values()):
+        if (
+            node.operation not in _LAYERS
+            or place is None
+            or not all(self._is_trained(each) for each in tensors.values())
+        ):
             return False
-        dims = len(self._stored(held["weight"]).sizes)
+        dims = len(self._stored(tensors["weight"]).sizes)
         wanted, over = _DIMS.get(node.operation, (dims, dims))
-        own = len(self._said(source.value)) - (place == PLAIN)
-        if held.get("bias") == held["weight"]:
+        source_dims = len(self._said(source.value)) - (place == PLAIN)
+        if tensors.get("bias") == tensors["weight"]:
             return False  # the engine's rules take them for two parameters
-        return (node.operation in _ANYWHERE or place == PLAIN) and dims == wanted and own >= over
+        return (node.operation in _ANYWHERE or place == PLAIN) and dims == wanted and source_dims >= over
 
     def _stored(self, argument: Any) -> Stored:
         return self._program.tensors[argument.value]
@@ -289,10 +293,10 @@ def _linear(_: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Modu
 
 
 def _conv(kind: Callable[..., nn.Module], places: int) -> Maker:
-    def make(given: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
-        groups = given.get("groups", 1)
-        named = {name: _each(given.get(name, default), places) for name, default in _WINDOW}
-        return kind(sizes[1] * groups, sizes[0], sizes[2:], groups=groups, bias=bias, device="meta", **named)
+    def make(arguments: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
+        groups = arguments.get("groups", 1)
+        window = {name: _each(arguments.get(name, default), places) for name, default in _WINDOW}
+        return kind(sizes[1] * groups, sizes[0], sizes[2:], groups=groups, bias=bias, device="meta", **window)
 
     return make
 
@@ -300,31 +304,31 @@ def _conv(kind: Callable[..., nn.Module], places: int) -> Maker:
 _WINDOW = (("stride", 1), ("padding", 0), ("dilation", 1))
 
 
-def _each(given: Any, places: int) -> tuple[int, ...]:
+def _each(value: Any, places: int) -> tuple[int, ...]:
     """One number for each place: lists of one number stand for all."""
-    numbers = given if isinstance(given, tuple) else (given,)
+    numbers = value if isinstance(value, tuple) else (value,)
     return numbers * places if len(numbers) == 1 else numbers
 
 
-def _embedding(given: Mapping[str, Any], sizes: tuple[int, ...], _: bool) -> nn.Module | None:
-    if given.get("scale_grad_by_freq", False) or given.get("sparse", False):
+def _embedding(arguments: Mapping[str, Any], sizes: tuple[int, ...], _: bool) -> nn.Module | None:
+    if arguments.get("scale_grad_by_freq", False) or arguments.get("sparse", False):
         return None
-    padding = given.get("padding_idx", -1)
+    padding = arguments.get("padding_idx", -1)
     return nn.Embedding(sizes[0], sizes[1], padding_idx=padding if padding >= 0 else None, device="meta")
 
 
-def _layer_norm(given: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
-    return nn.LayerNorm(sizes, eps=given.get("eps", 1e-5), bias=bias, device="meta")
+def _layer_norm(arguments: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
+    return nn.LayerNorm(sizes, eps=arguments.get("eps", 1e-5), bias=bias, device="meta")
 
 
-def _rms_norm(given: Mapping[str, Any], sizes: tuple[int, ...], _: bool) -> nn.Module | None:
-    return nn.RMSNorm(sizes, eps=given.get("eps"), device="meta")
+def _rms_norm(arguments: Mapping[str, Any], sizes: tuple[int, ...], _: bool) -> nn.Module | None:
+    return nn.RMSNorm(sizes, eps=arguments.get("eps"), device="meta")
 
 
-def _group_norm(given: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
+def _group_norm(arguments: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
     if not bias:
         return None
-    return nn.GroupNorm(given["num_groups"], sizes[0], eps=given.get("eps", 1e-5), device="meta")
+    return nn.GroupNorm(arguments["num_groups"], sizes[0], eps=arguments.get("eps", 1e-5), device="meta")
 
 
 _LAYERS: Mapping[str, Maker] = {
@@ -352,33 +356,33 @@ def _inside(index: Tensor, size: int) -> Tensor:
     return torch.where(index < 0, index + size, index).clamp(0, size - 1)
 
 
-def _frozen_norm(given: Mapping[str, Any]) -> Tensor:
+def _frozen_norm(arguments: Mapping[str, Any]) -> Tensor:
     """BatchNorm with constant statistics: a line for each channel."""
-    x: Tensor = given["input"]
+    x: Tensor = arguments["input"]
     shape = (1, -1, *(1 for _ in x.shape[2:]))
-    scale = torch.rsqrt(given["running_var"] + given["eps"])
-    scale = scale if given.get("weight") is None else scale * given["weight"]
-    made: Tensor = (x - given["running_mean"].view(shape)) * scale.view(shape)
-    shift: Tensor | None = given.get("bias")
-    return made if shift is None else made + shift.view(shape)
+    scale = torch.rsqrt(arguments["running_var"] + arguments["eps"])
+    scale = scale if arguments.get("weight") is None else scale * arguments["weight"]
+    normalized: Tensor = (x - arguments["running_mean"].view(shape)) * scale.view(shape)
+    shift: Tensor | None = arguments.get("bias")
+    return normalized if shift is None else normalized + shift.view(shape)
 
 
-def _weight_norm(given: Mapping[str, Any]) -> Tensor:
+def _weight_norm(arguments: Mapping[str, Any]) -> Tensor:
     """g · v / ‖v‖, a norm for each place along `dim`."""
-    v: Tensor = given["v"]
-    others = [at for at in range(v.dim()) if at != given.get("dim", 0) % v.dim()]
-    g: Tensor = given["g"]
-    return v * (g / v.square().sum(dim=others, keepdim=True).sqrt())
+    v: Tensor = arguments["v"]
+    dims = [at for at in range(v.dim()) if at != arguments.get("dim", 0) % v.dim()]
+    g: Tensor = arguments["g"]
+    return v * (g / v.square().sum(dim=dims, keepdim=True).sqrt())
 
 
-def _attention(given: Mapping[str, Any]) -> Tensor:
+def _attention(arguments: Mapping[str, Any]) -> Tensor:
     """softmax(q kᵀ / √d + mask) v: torch's own kernels have no form that is mapped over records."""
-    query: Tensor = given["query"]
-    mask, scale = given.get("attn_mask"), given.get("scale")
-    scores: Tensor = query @ given["key"].mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if given.get("is_causal", False):
+    query: Tensor = arguments["query"]
+    mask, scale = arguments.get("attn_mask"), arguments.get("scale")
+    scores: Tensor = query @ arguments["key"].mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if arguments.get("is_causal", False):
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    attended: Tensor = torch.softmax(scores, dim=-1) @ given["value"]
+    attended: Tensor = torch.softmax(scores, dim=-1) @ arguments["value"]
     return attended

@@ -51,7 +51,7 @@ class GraphNetwork(Network):
         return {each.name: self.tensors[each.name] for each in self.program.tensors.values() if not each.trained}
 
 
-def graph_of(root: Path, asked: GraphModel) -> tuple[Program, dict[str, Tensor]]:
+def graph_of(root: Path, settings: GraphModel) -> tuple[Program, dict[str, Tensor]]:
     """The program and the tensors that a job was admitted with.
 
     Args:
@@ -61,10 +61,10 @@ def graph_of(root: Path, asked: GraphModel) -> tuple[Program, dict[str, Tensor]]
         ModelMissingError: the file is missing, or its content differs.
     """
     try:
-        file = graph_file.read(root if asked.path is None else root / asked.path)
+        file = graph_file.read(root if settings.path is None else root / settings.path)
     except (OSError, UnfitGraphError):
         raise ModelMissingError("the graph is not where it was when the job was admitted") from None
-    if asked.sha256 is not None and file.sha256 != asked.sha256:
+    if settings.sha256 is not None and file.sha256 != settings.sha256:
         raise ModelMissingError("the graph differs from the admitted one")
     return file.program, tensors_of(file)
 
@@ -86,9 +86,9 @@ def published(program: Program, weights: Mapping[str, Tensor]) -> dict[str, Tens
         KeyError: one is missing.
         ValueError: one has other sizes.
     """
-    found = {}
-    for each in program.tensors.values():
-        if tuple(weights[each.name].shape) != each.sizes:
-            raise ValueError(f"{each.name} has other sizes than the graph says")
-        found[each.name] = weights[each.name].to(KINDS[each.dtype])
-    return found
+    tensors = {}
+    for tensor in program.tensors.values():
+        if tuple(weights[tensor.name].shape) != tensor.sizes:
+            raise ValueError(f"{tensor.name} has other sizes than the graph says")
+        tensors[tensor.name] = weights[tensor.name].to(KINDS[tensor.dtype])
+    return tensors

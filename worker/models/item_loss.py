@@ -54,11 +54,11 @@ class ItemLoss(nn.Module):
         would cost as much as computing the scores.
         """
         rows, items = hidden.shape[0] * hidden.shape[1], len(self.weight)
-        kept = self._kept
-        if kept is None or not keep or kept.numel() < rows * items or kept.dtype != hidden.dtype:
-            kept = hidden.new_empty(rows * items)
-        self._kept = kept if keep else None
-        return kept[: rows * items].view(rows, items)
+        cache = self._kept
+        if cache is None or not keep or cache.numel() < rows * items or cache.dtype != hidden.dtype:
+            cache = hidden.new_empty(rows * items)
+        self._kept = cache if keep else None
+        return cache[: rows * items].view(rows, items)
 
     def noted(self) -> tuple[Tensor, Tensor]:
         """The last call's residuals (n, T, M), and its hidden (n, T, d) times each position's share. Call once.
@@ -74,9 +74,9 @@ class ItemLoss(nn.Module):
         return noted
 
 
-def _chunk_rows(rows: int, most: int) -> int:
+def _chunk_rows(rows: int, limit: int) -> int:
     """How many of a pass's rows (record × position) are scored together: about as many in each product."""
-    return -(-rows // -(-rows // max(1, most)))
+    return -(-rows // -(-rows // max(1, limit)))
 
 
 class _Scored(torch.autograd.Function):
@@ -96,20 +96,20 @@ class _Scored(torch.autograd.Function):
             part = slice(at, at + rows)
             chunk = torch.mm(flat[part], weight.mT, out=residuals[part])
             torch.softmax(chunk, dim=1, out=chunk)
-            chosen = chunk.gather(1, target[part])[:, 0]
-            losses[part] = -chosen.clamp(min=torch.finfo(chunk.dtype).tiny).log()
+            target_scores = chunk.gather(1, target[part])[:, 0]
+            losses[part] = -target_scores.clamp(min=torch.finfo(chunk.dtype).tiny).log()
             chunk.scatter_add_(1, target[part], minus[part])
             torch.mm(chunk, weight, out=slopes[part])
-        kept = (residuals, hidden, weights) if ctx.needs_input_grad[1] else ()
-        ctx.save_for_backward(slopes.view_as(hidden).mul_(weights[..., None]), *kept)
+        saved = (residuals, hidden, weights) if ctx.needs_input_grad[1] else ()
+        ctx.save_for_backward(slopes.view_as(hidden).mul_(weights[..., None]), *saved)
         return (losses.view_as(weights) * weights).sum(dim=1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        slopes, *kept = ctx.saved_tensors
+        slopes, *saved = ctx.saved_tensors
         share = gradients[0][:, None, None]
         slope = None
-        if kept:
-            residuals, hidden, weights = kept
+        if saved:
+            residuals, hidden, weights = saved
             slope = residuals.mT @ (hidden * weights[..., None] * share).flatten(0, 1)
         return slopes * share, slope, None, None, None

@@ -161,9 +161,9 @@ def _cnn(spec: CnnModel, outputs: int, act: type[nn.Module], means: Callable[[],
         ]
     if spec.preset == "wrn16_4":
         return [*layers, *wide_residual(channels, (tall, wide), outputs, act, standardized=spec.weight_standardization)]
-    for inputs, made in ((channels, 32), (32, 64), (64, 64), (64, 128)):
-        layers += [nn.Conv2d(inputs, made, 3, padding=1), act()]
-        layers.append(means() if made < 128 else nn.AvgPool2d((tall, wide)))
+    for inputs, channels_out in ((channels, 32), (32, 64), (64, 64), (64, 128)):
+        layers += [nn.Conv2d(inputs, channels_out, 3, padding=1), act()]
+        layers.append(means() if channels_out < 128 else nn.AvgPool2d((tall, wide)))
     return [*layers, nn.Flatten(), nn.Linear(128, outputs)]
 
 

@@ -50,19 +50,19 @@ class NextItem(ModuleModel):
     @cached_property
     def effective_errors(self) -> Errors | None:
         """The errors from noise in the parameters, if attention is corrected; they must be set before any pass."""
-        asked = self.spec.re_attention if isinstance(self.spec, TransformerRecModel) else None
-        return Errors(asked) if asked is not None and asked.mode != "off" else None
+        settings = self.spec.re_attention if isinstance(self.spec, TransformerRecModel) else None
+        return Errors(settings) if settings is not None and settings.mode != "off" else None
 
     @property
     def constants(self) -> Parameters:
         """The errors that attention corrects for."""
-        known = self.effective_errors
-        return {"errors.items": known.items, "errors.blocks": torch.tensor([known.blocks])} if known else {}
+        errors = self.effective_errors
+        return {"errors.items": errors.items, "errors.blocks": torch.tensor([errors.blocks])} if errors else {}
 
     def module(self) -> Recommender:
-        made = allocated(self._on_meta(), self.device)
-        made.tie()
-        return made
+        module = allocated(self._on_meta(), self.device)
+        module.tie()
+        return module
 
     def record_losses(self, module: nn.Module, records: SequenceRecords) -> Tensor:
         """The mean cross-entropy over a user's positions, (n,); 0 for a user without a second item."""
@@ -98,20 +98,20 @@ class NextItem(ModuleModel):
             leave_out_seen: does not rank items that the user had before, except the last one itself.
         """
         module = cast(Recommender, self.filled(parameters).double())
-        for each in passes_on(self.device, records, self.rows_per_pass, torch.float64):
-            yield self._ranks_of(module, each.records, leave_out_seen=leave_out_seen), each
+        for batch in passes_on(self.device, records, self.rows_per_pass, torch.float64):
+            yield self._ranks_of(module, batch.records, leave_out_seen=leave_out_seen), batch
 
     def _ranks_of(self, module: Recommender, records: SequenceRecords, *, leave_out_seen: bool) -> Tensor:
         """Ranks of one pass's records: (P,)."""
         ids, targets = records.windows(self.spec.max_length)
         scores = _last_scores(module, ids)
         target = targets.gather(1, last_place(ids)[:, None])
-        own = scores.gather(1, target)
+        target_scores = scores.gather(1, target)
         if leave_out_seen:
-            scores = records.without_seen(scores).scatter(1, target, own)
-        better = (~(scores[:, 1:] < own)).sum(dim=1).double()  # a NaN counts as better
-        known = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(own[:, 0])
-        return torch.where(known, better, torch.inf)
+            scores = records.without_seen(scores).scatter(1, target, target_scores)
+        better = (~(scores[:, 1:] < target_scores)).sum(dim=1).double()  # a NaN counts as better
+        is_ranked = (target[:, 0] != 0) & torch.isfinite(scores[:, 1:]).any(dim=1) & torch.isfinite(target_scores[:, 0])
+        return torch.where(is_ranked, better, torch.inf)
 
     def next_scores(self, parameters: Parameters, records: SequenceRecords) -> Tensor:
         """The scores of all declared items as the successor of each sequence: (n, items)."""
@@ -124,14 +124,14 @@ class NextItem(ModuleModel):
         with torch.device("meta"):
             return self._module(self.spec).to(self.dtype)
 
-    def _module(self, asked: TransformerRecModel | GruRecModel | LstmRecModel) -> Recommender:
+    def _module(self, settings: TransformerRecModel | GruRecModel | LstmRecModel) -> Recommender:
         items, masks, errors = self.items + 1, self.masks, self.effective_errors
-        tied, positions = asked.tied, asked.loss_positions
-        if isinstance(asked, TransformerRecModel):
-            sizes = (items, asked.dim, asked.heads, asked.blocks, asked.max_length)
+        tied, positions = settings.tied, settings.loss_positions
+        if isinstance(settings, TransformerRecModel):
+            sizes = (items, settings.dim, settings.heads, settings.blocks, settings.max_length)
             return TransformerRec(*sizes, tied=tied, positions=positions, masks=masks, errors=errors)
-        cell = GruLayer if isinstance(asked, GruRecModel) else LstmLayer
-        return RecurrentRec(items, asked.dim, cell, asked.layers, tied=tied, positions=positions, masks=masks)
+        cell = GruLayer if isinstance(settings, GruRecModel) else LstmLayer
+        return RecurrentRec(items, settings.dim, cell, settings.layers, tied=tied, positions=positions, masks=masks)
 
 
 def _last_scores(module: Recommender, ids: Tensor) -> Tensor:

@@ -65,8 +65,8 @@ class _Mean(torch.autograd.Function):
         if back is not None:
             return back
         of_shape = g.new_empty(ctx.shape)
-        found: Tensor = torch.ops.aten.avg_pool2d_backward(g, of_shape, [2, 2], [2, 2], [0, 0], False, True, None)
-        return found
+        gradient: Tensor = torch.ops.aten.avg_pool2d_backward(g, of_shape, [2, 2], [2, 2], [0, 0], False, True, None)
+        return gradient
 
 
 class _Largest(torch.autograd.Function):
@@ -107,10 +107,10 @@ def _first(g: Tensor, compared: Tensor, step: int) -> Tensor:
     The gradients are 0 where a window would cross an edge. Masks are floats: torch multiplies by booleans slowly.
     """
     size = len(compared) - step
-    here = torch.empty_like(g)
-    torch.ge(compared[:-step], compared[step:], out=here[:size])
-    here[:size].mul_(g[:size])
-    here[size:] = 0.0
-    g.sub_(here)
-    here[step:] += g[:-step]
-    return here
+    out = torch.empty_like(g)
+    torch.ge(compared[:-step], compared[step:], out=out[:size])
+    out[:size].mul_(g[:size])
+    out[size:] = 0.0
+    g.sub_(out)
+    out[step:] += g[:-step]
+    return out

@@ -33,28 +33,28 @@ class Errors:
     rate it is the noise in the parameters after one step of plain descent.
 
     Args:
-        asked: the mode and its numbers.
+        settings: the mode and its numbers.
 
     Source: DPFormer, definition 4.1, claims 4.3 and 4.4.
     """
 
-    def __init__(self, asked: ReAttention) -> None:
-        self.mode: Literal["off", "logits", "paper"] = asked.mode
-        self.max_exponent, self._scale = asked.max_exponent, asked.scale
+    def __init__(self, settings: ReAttention) -> None:
+        self.mode: Literal["off", "logits", "paper"] = settings.mode
+        self.max_exponent, self._scale = settings.max_exponent, settings.scale
         self._known: tuple[float, Tensor] | None = None
         self._placed: Tensor | None = None  # of items, where passes run
 
-    def instantiate(self, noise_multiplier: float, batch_size: int, frequencies: Tensor, least: float) -> None:
+    def instantiate(self, noise_multiplier: float, batch_size: int, frequencies: Tensor, lowest: float) -> None:
         """Sets the errors from public or noised numbers.
 
         Args:
             noise_multiplier: σ of the gradient.
             batch_size: L.
             frequencies: p_i of the M declared items, without item 0, which means none.
-            least: a lower bound applied to p_i.
+            lowest: a lower bound applied to p_i.
         """
         of_blocks = self._scale * noise_multiplier / batch_size
-        of_items = of_blocks / frequencies.double().clamp(min=least, max=1.0)
+        of_items = of_blocks / frequencies.double().clamp(min=lowest, max=1.0)
         self._placed = None
         self._known = of_blocks, torch.cat([torch.zeros(1, dtype=torch.float64), of_items])
 

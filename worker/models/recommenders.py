@@ -148,14 +148,14 @@ class Block(nn.Module):
         """
         normal, places = self.attention_norm(x), torch.arange(x.shape[1], device=x.device)
         k, v = self._by_head(self.key(normal)), self._by_head(self.value(normal))
-        here, at = (x, normal) if last is None else (at_place(x, last), at_place(normal, last))
+        residual, at = (x, normal) if last is None else (at_place(x, last), at_place(normal, last))
         q = self._by_head(self.query(at))
         seen = (places <= (places[:, None] if last is None else last[:, None, None]))[..., None, :, :]
-        found, variances = self._attend(q, k, v, seen, x, normal, variance, causal=last is None)
-        here = here + self.after_attention(self.merge(found.transpose(1, 2).flatten(2)))
-        widened = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(here)))))
-        out: Tensor = here + widened
-        return out, None if variances is None or last is not None else self.propagated(here, variances)["out"]
+        attended, variances = self._attend(q, k, v, seen, x, normal, variance, causal=last is None)
+        residual = residual + self.after_attention(self.merge(attended.transpose(1, 2).flatten(2)))
+        widened = self.after_widening(self.narrow(torch.relu(self.widen(self.norm(residual)))))
+        out: Tensor = residual + widened
+        return out, None if variances is None or last is not None else self.propagated(residual, variances)["out"]
 
     def _attend(
         self,
@@ -179,13 +179,15 @@ class Block(nn.Module):
         weights = corrected(logits, seen, exponents(q.detach(), self._by_head(of_keys)), self.errors)
         variances = {"attention_norm": of_normal, "key": of_keys}
         if causal:
-            variances |= self._through_attention(weights.detach(), normal.detach(), of_normal, found := weights @ v)
+            variances |= self._through_attention(weights.detach(), normal.detach(), of_normal, attended := weights @ v)
             variances["attended"] = variance + variances["merge"]
-            return found, variances
+            return attended, variances
         return weights @ v, variances
 
     @torch.no_grad()
-    def _through_attention(self, weights: Tensor, normal: Tensor, variance: Tensor, found: Tensor) -> dict[str, Tensor]:
+    def _through_attention(
+        self, weights: Tensor, normal: Tensor, variance: Tensor, attended: Tensor
+    ) -> dict[str, Tensor]:
         """Treats attention weights as known. The value layer's noise is one for all keys: Σ a_i W x_i is W Σ a_i
         x_i."""
         error = self.errors.blocks if self.errors else 0.0
@@ -193,7 +195,7 @@ class Block(nn.Module):
         by_head = self.value.weight.unflatten(0, (self.heads, -1))  # (heads, d/heads, d)
         of_values = spread @ (by_head.square() + error**2).mT
         of_values = of_values + error**2 * (mean.square().sum(dim=-1, keepdim=True) + 1.0)
-        flat, of_values = found.detach().transpose(1, 2).flatten(2), of_values.transpose(1, 2).flatten(2)
+        flat, of_values = attended.detach().transpose(1, 2).flatten(2), of_values.transpose(1, 2).flatten(2)
         return {"value": of_values, "merge": through_linear(self.merge, flat, of_values, error)}
 
     @torch.no_grad()
@@ -205,8 +207,8 @@ class Block(nn.Module):
         of_wide = through_linear(self.widen, normal, of_normal, error)
         mean, of_relu = through_relu(F.linear(normal, self.widen.weight, self.widen.bias), of_wide)
         of_narrow = through_linear(self.narrow, mean, of_relu, error)
-        more = {"norm": of_normal, "widen": of_wide, "relu": of_relu, "narrow": of_narrow}
-        return variances | more | {"out": variances["attended"] + of_narrow}
+        variances_after = {"norm": of_normal, "widen": of_wide, "relu": of_relu, "narrow": of_narrow}
+        return variances | variances_after | {"out": variances["attended"] + of_narrow}
 
     def _normal(self, attended: Tensor) -> Tensor:
         """As `norm`, but without calling the module: its recorded terms must stay those of the pass."""

@@ -31,14 +31,14 @@ class GruLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, T, d) → (n, T, d)."""
-        h, found = torch.zeros_like(x[:, 0]), []
+        h, outputs = torch.zeros_like(x[:, 0]), []
         for inputs in self.inputs(x).unbind(dim=1):
             (r, z, new), (from_r, from_z, from_new) = inputs.chunk(3, dim=1), self.states(h).chunk(3, dim=1)
             z = torch.sigmoid(z + from_z)
             new = torch.tanh(new + torch.sigmoid(r + from_r) * from_new)
             h = new + z * (h - new)
-            found.append(h)
-        return torch.stack(found, dim=1)
+            outputs.append(h)
+        return torch.stack(outputs, dim=1)
 
 
 class LstmLayer(nn.Module):
@@ -58,13 +58,13 @@ class LstmLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, T, d) → (n, T, d)."""
         h = c = torch.zeros_like(x[:, 0])
-        found = []
+        outputs = []
         for inputs in self.inputs(x).unbind(dim=1):
             i, f, g, o = (inputs + self.states(h)).chunk(4, dim=1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
             h = torch.sigmoid(o) * torch.tanh(c)
-            found.append(h)
-        return torch.stack(found, dim=1)
+            outputs.append(h)
+        return torch.stack(outputs, dim=1)
 
 
 class RecurrentRec(Recommender):

@@ -58,9 +58,9 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, outputs, h / stride, w / stride)."""
         ready = self.act(self.norm1(x))
-        kept = x if self.shortcut is None else self.shortcut(ready)
-        found: Tensor = kept + self.conv2(self.act(self.norm2(self.conv1(ready))))
-        return found
+        skipped = x if self.shortcut is None else self.shortcut(ready)
+        output: Tensor = skipped + self.conv2(self.act(self.norm2(self.conv1(ready))))
+        return output
 
 
 def wide_residual(

@@ -39,23 +39,23 @@ class Views:
     """K views of each record.
 
     Args:
-        asked: K and the transforms.
+        settings: K and the transforms.
         form: how a record's numbers form an image; None: records are texts.
         length: of a text, the tokens that the model reads.
     """
 
-    def __init__(self, asked: Augmentation, form: ImageForm | None, length: int = 0) -> None:
-        self.each, self._transforms, self._form, self._length = asked.views, tuple(asked.transforms), form, length
+    def __init__(self, settings: Augmentation, form: ImageForm | None, length: int = 0) -> None:
+        self.each, self._transforms, self._form, self._length = settings.views, tuple(settings.transforms), form, length
         self._key: bytes | None = None
         self._step = self._first = 0
         self._still = False
 
     @classmethod
-    def of_job(cls, asked: Augmentation | None, model: Requested) -> Views | None:
+    def of_job(cls, settings: Augmentation | None, model: Requested) -> Views | None:
         """The views of a job's records; None: only the records themselves."""
-        if asked is None or not asked.changes:
+        if settings is None or not settings.changes:
             return None
-        return cls(asked, model.pixels(), model.max_length if isinstance(model, HfModel) else 0)
+        return cls(settings, model.pixels(), model.max_length if isinstance(model, HfModel) else 0)
 
     def begin(self, key: bytes, step: int) -> None:
         """Begins a step's query, under a key of purpose "views"."""
@@ -70,12 +70,12 @@ class Views:
     def still(self) -> Iterator[None]:
         """Gives every record the same K views, of a public key: for results of a record that its place must not change,
         on public records."""
-        before, self._still = (self._key, self._step), True
+        state, self._still = (self._key, self._step), True
         self._key, self._step = public_key_of_seed(0, "views"), 0
         try:
             yield
         finally:
-            (self._key, self._step), self._still = before, False
+            (self._key, self._step), self._still = state, False
 
     def of(self, records: Any) -> Any:
         """The views of a pass's P records: K P records, those of one record one after the other.
@@ -105,11 +105,11 @@ class Views:
         return records.repeated(images.flatten(1), self.each)
 
     def _of_texts(self, records: SequenceRecords) -> SequenceRecords:
-        kept = np.ones((len(records) * self.each, self._length), dtype=bool)
+        stays = np.ones((len(records) * self.each, self._length), dtype=bool)
         for number, transform in enumerate(self._transforms):
             if isinstance(transform, DropWords):
-                kept &= self._kept(number, transform.rate, len(records))
-        return records.kept(kept, self.each)
+                stays &= self._kept(number, transform.rate, len(records))
+        return records.kept(stays, self.each)
 
     def _of_words(self, records: SparseRecords) -> SparseRecords:
         (transform,) = self._transforms
@@ -120,8 +120,8 @@ class Views:
     def _words(self, transform: int, records: int) -> Tensor:
         """31 random bits twice for each view, int64 (K records, 2)."""
         halves = self._random(transform, records).view(np.uint32).reshape(-1, 2) >> 1
-        found: NDArray[np.int64] = halves.astype(np.int64)
-        return torch.from_numpy(found)
+        hashed: NDArray[np.int64] = halves.astype(np.int64)
+        return torch.from_numpy(hashed)
 
     def _random(self, transform: int, records: int) -> NDArray[np.int64]:
         """64 random bits for each view, (K records,)."""
@@ -134,8 +134,8 @@ class Views:
         """True for each token that a view keeps: (K records, length)."""
         stream, count = KeyedDropout(self._key, rate), self.each
         if self._still:
-            once = stream.mask(0, transform, (count, self._length))
-            return np.tile(once.numpy() > 0.0, (records, 1))
+            mask = stream.mask(0, transform, (count, self._length))
+            return np.tile(mask.numpy() > 0.0, (records, 1))
         shape, first = (records * count, self._length), self._first * count
         return stream.mask(self._step, transform, shape, first_record=first).numpy() > 0.0
 
@@ -146,8 +146,8 @@ def averaged(losses: Losses[R], views: Views | None) -> Losses[R]:
         return losses
 
     def over_views(module: nn.Module, records: R) -> Tensor:
-        found = losses(module, views.of(records))
-        mean: Tensor = found.unflatten(0, (-1, views.each)).mean(dim=1)
+        losses_of_views = losses(module, views.of(records))
+        mean: Tensor = losses_of_views.unflatten(0, (-1, views.each)).mean(dim=1)
         return mean
 
     return over_views
@@ -187,8 +187,8 @@ def _cropped(images: Tensor, crop: Crop, words: Tensor) -> Tensor:
         return _taken(images, rows, columns)
     inside = [(each >= 0) & (each < size) for each, size in zip(lines, images.shape[2:], strict=True)]
     rows, columns = (each.clamp(0, size - 1) for each, size in zip(lines, images.shape[2:], strict=True))
-    there = inside[0][:, None, :, None] & inside[1][:, None, None, :]
-    return torch.where(there, _taken(images, rows, columns), 0.0)
+    inside_image = inside[0][:, None, :, None] & inside[1][:, None, None, :]
+    return torch.where(inside_image, _taken(images, rows, columns), 0.0)
 
 
 def _mirrored(places: Tensor, size: int) -> Tensor:

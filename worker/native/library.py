@@ -16,5 +16,5 @@ CURE = "python -m core.native.build, with a C compiler or after `pip install zig
 def kernels() -> Kernels:
     """The instructions of this installation's compiled parts; "python": it has none."""
     path = "python" if INSTALLED is None else INSTALLED.path
-    found: Kernels = next(each for each in get_args(Kernels) if each == path)
-    return found
+    path_chosen: Kernels = next(each for each in get_args(Kernels) if each == path)
+    return path_chosen

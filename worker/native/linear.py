@@ -164,12 +164,12 @@ class LinearSteps:
         )
         if not (fit and all(map(_here, (out, norms, labels, lengths, present)))):
             return False
-        where = _Outputs(outputs.data_ptr(), narrow, outputs.stride(1), outputs.stride(0))
+        outputs_of = _Outputs(outputs.data_ptr(), narrow, outputs.stride(1), outputs.stride(0))
         numbers = (NUMBER * len(astuple(query)))(*astuple(query))
         scratch = torch.empty(ROWS * width * torch.get_num_threads(), dtype=torch.float64)
-        known = (labels.data_ptr(), None) if classes else (None, labels.data_ptr())
+        targets = (labels.data_ptr(), None) if classes else (None, labels.data_ptr())
         rows_and_sizes = (lengths.data_ptr(), present.data_ptr(), rows, width)
-        pointers = (out.data_ptr(), norms.data_ptr(), ctypes.byref(where), *known)
+        pointers = (out.data_ptr(), norms.data_ptr(), ctypes.byref(outputs_of), *targets)
         if self._clip(self.path, team(), *pointers, *rows_and_sizes, numbers, scratch.data_ptr()):
             raise IndexError("a label is none of the classes")
         return True

@@ -72,8 +72,8 @@ class Steps:
         self._widen, self._add, self._adam = opened.scrimp_widen, opened.scrimp_add_on_grid, opened.scrimp_adam
         self._add_narrow = opened.scrimp_add_narrow_on_grid
         self._widen.argtypes, self._widen.restype = [ctypes.c_int, POINTER, *[POINTER] * 3, COUNT, COUNT], None
-        for each in (self._add, self._add_narrow):
-            each.argtypes, each.restype = [ctypes.c_int, POINTER, POINTER, POINTER, COUNT, NUMBER], COUNT
+        for function in (self._add, self._add_narrow):
+            function.argtypes, function.restype = [ctypes.c_int, POINTER, POINTER, POINTER, COUNT, NUMBER], COUNT
         self._narrow, self._from_grid, self._descend = (
             opened.scrimp_narrow,
             opened.scrimp_from_grid,
@@ -248,8 +248,8 @@ class Steps:
         pointers = (POINTER * count)(*(each.data_ptr() for each in bounds))
         terms = (COUNT * count)(*map(len, groups))
         self._add_lengths(pointers, (MeasuredNumbers * len(every))(*every), terms, count, rows)
-        for each in bounds:
-            each.sqrt_()  # torch's own roots: their last bits are not those of the processor's
+        for bound in bounds:
+            bound.sqrt_()  # torch's own roots: their last bits are not those of the processor's
         weighted, rounded = torch.empty(count, rows, dtype=torch.float64), torch.empty(count, rows)
         numbers = (NUMBER * 3)(*query)
         outs = (weighted.data_ptr(), rounded.data_ptr())
@@ -293,17 +293,17 @@ class Steps:
         Returns:
             see add_on_grid.
         """
-        each = (_Formed * len(sums))()
+        formed = (_Formed * len(sums))()
         for at, (totals, gradients, factors, group) in enumerate(sums):
             fit = _flat(totals, torch.int64) and _flat(gradients, torch.float32) and _flat(factors, torch.float32)
             rows, width = gradients.shape
             if not (fit and factors.shape == (rows,) and totals.shape == (width,)):
                 return None
-            each[at] = _Formed(totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), rows, group, width)
-        return not self._add_formed(self.path, team(), each, len(sums), inverse)
+            formed[at] = _Formed(totals.data_ptr(), gradients.data_ptr(), factors.data_ptr(), rows, group, width)
+        return not self._add_formed(self.path, team(), formed, len(sums), inverse)
 
     def add_products(
-        self, totals: Tensor, left: Tensor, right: Tensor, group: int, each: int, inverse: float
+        self, totals: Tensor, left: Tensor, right: Tensor, group: int, per_group: int, inverse: float
     ) -> bool | None:
         """totals += Σ over groups of nearest(inverse · Σ_i left_i ⊗ right_i), in int64 from torch's float32 products.
 
@@ -312,7 +312,7 @@ class Steps:
             left: float32 (n, p).
             right: float32 (n, q).
             group: the records of one product.
-            each: the rows of one product.
+            per_group: the rows of one product.
             inverse: see add_on_grid.
 
         Returns:
@@ -325,8 +325,8 @@ class Steps:
         if max(n, p, q) >= MOST or min(p, q, group) < 1:
             return None
         tensors = (each.data_ptr() for each in (totals, left, right))
-        found = self._products(self.path, team(), self._sgemm, *tensors, n, p, q, group, each, inverse)
-        return None if found < 0 else not found
+        status = self._products(self.path, team(), self._sgemm, *tensors, n, p, q, group, per_group, inverse)
+        return None if status < 0 else not status
 
     def adam(self, gradient: Tensor, theta: Tensor, m: Tensor, v: Tensor, by: AdamStep) -> bool:
         """One update of θ, m and v, float64 (n,) each, in place."""

@@ -57,10 +57,10 @@ def on_threads(work: Callable[[int], None], pieces: Sequence[int]) -> None:
         for piece in pieces:
             work(piece)
         return
-    before = torch.get_num_threads()
-    for _ in pool(before).map(work, pieces):
+    earlier = torch.get_num_threads()
+    for _ in pool(earlier).map(work, pieces):
         pass
-    torch.set_num_threads(before)  # new threads start with this number, which a helper thread changed
+    torch.set_num_threads(earlier)  # new threads start with this number, which a helper thread changed
 
 
 @cache

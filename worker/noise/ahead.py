@@ -52,8 +52,8 @@ class StepNoise:
         dtype = torch.float64 if self._on_cpu and not words else torch.int64
         pinned = torch.device(device).type == "cuda"  # nothing waits for the copy
         # One after another, so that an update takes them as one tensor.
-        whole = torch.empty(sum(map(checked_size, sizes)), dtype=dtype, pin_memory=pinned)
-        self._whole, self._buffers = whole, list(whole.split(sizes))
+        buffer = torch.empty(sum(map(checked_size, sizes)), dtype=dtype, pin_memory=pinned)
+        self._whole, self._buffers = buffer, list(buffer.split(sizes))
         self._chunk = WORD_CHUNK if words else CHUNK
         self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, self._chunk))
         self._helpers: list[Future[None]] = []
@@ -69,8 +69,8 @@ class StepNoise:
         threads = torch.get_num_threads()
         if self._is_small or (self._words and threads == 1 and not self._helpers):
             self._work()
-        more = min(threads - len(self._helpers), len(self._chunks))
-        self._helpers += [pool(threads).submit(self._work) for _ in range(more)]
+        missing = min(threads - len(self._helpers), len(self._chunks))
+        self._helpers += [pool(threads).submit(self._work) for _ in range(missing)]
         for helper in self._helpers:
             helper.result()
         if self._helpers:

@@ -54,34 +54,36 @@ def correlated_mean(
     if len(flat) != span.count:
         raise PrivacyError("each number of a sum needs one word of noise")
     result = generator.noise(step, span.tensor, len(flat), first=span.first)
-    before = generator.noise(step - 1, span.tensor, len(flat), first=span.first) if step > first_step else None
+    earlier_noise = generator.noise(step - 1, span.tensor, len(flat), first=span.first) if step > first_step else None
     for start in range(0, len(flat), CHUNK):
         part = slice(start, start + CHUNK)
-        earlier = None if before is None else before[part]
+        earlier = None if earlier_noise is None else earlier_noise[part]
         for index in _round_sums(flat[part], result[part], earlier, std, decay):
             place = span.first + start + index
             digits = [Digits(generator.stream, each, span.tensor, place) for each in (step, step - 1)]
-            result[start + index] = settled(float(flat[start + index]), std, decay, *digits[: 1 + (before is not None)])
+            result[start + index] = settled(
+                float(flat[start + index]), std, decay, *digits[: 1 + (earlier_noise is not None)]
+            )
     return result.div_(divisor).view(private_sum.shape).to(private_sum.device)
 
 
-def _round_sums(values: Tensor, z: Tensor, before: Tensor | None, std: float, decay: float) -> list[int]:
+def _round_sums(values: Tensor, z: Tensor, earlier: Tensor | None, std: float, decay: float) -> list[int]:
     """Writes R as float64 computes it into z; returns the positions where that is not certain."""
     g = grid(std)
     multiples = torch.round(values / g).mul_(g)  # exact, and so is the rest
-    rest = values - multiples
+    remainders = values - multiples
     tails = z.abs() > TAIL
-    total = torch.add(rest, z, alpha=std)
-    if before is not None:
-        tails |= before.abs() > TAIL
-        total.add_(before, alpha=-std * decay)
+    total = torch.add(remainders, z, alpha=std)
+    if earlier is not None:
+        tails |= earlier.abs() > TAIL
+        total.add_(earlier, alpha=-std * decay)
     rounded = torch.round(total / g).mul_(g)
     doubtful = tails | ((total - rounded).abs() > (0.5 - TOLERANCE) * g)
     torch.add(rounded, multiples, out=z)
     return torch.nonzero(doubtful).view(-1).tolist()
 
 
-def settled(value: float, std: float, decay: float, now: Digits, before: Digits | None = None) -> float:
+def settled(value: float, std: float, decay: float, now: Digits, earlier: Digits | None = None) -> float:
     """R of one sum, by exact arithmetic alone.
 
     Args:
@@ -94,8 +96,8 @@ def settled(value: float, std: float, decay: float, now: Digits, before: Digits 
         m = mp.context
         low, high = _between(now, words)
         scale, center = m.mpf(std) / m.mpf(g), m.mpf(value) / m.mpf(g)
-        if before is not None:
-            earlier_low, earlier_high = _between(before, words)
+        if earlier is not None:
+            earlier_low, earlier_high = _between(earlier, words)
             low, high = low - m.mpf(decay) * earlier_high, high - m.mpf(decay) * earlier_low
         cells = [m.floor(center + scale * each + m.mpf(1) / 2) for each in (low, high) if m.isfinite(each)]
         if len(cells) == 2 and cells[0] == cells[1]:

@@ -45,8 +45,8 @@ class Directions:
     def beside(self, parameters: Mapping[str, Tensor], step: int, by: float) -> Iterator[tuple[str, Tensor]]:
         """θ + by · z_t, one tensor after another, each in new memory."""
         for number, (name, value) in enumerate(parameters.items()):
-            found = value.clone(memory_format=torch.contiguous_format)
-            flat = found.view(-1)
+            copy = value.clone(memory_format=torch.contiguous_format)
+            flat = copy.view(-1)
             for at, z in self.signs(step, number, flat.numel(), flat.device):
                 flat[at].add_(z, alpha=by)
-            yield name, found
+            yield name, copy

@@ -106,10 +106,10 @@ class KeyedDropout:
         first = start // 2  # two elements a word
         words = self._stream.words(step, call, 0, first, (start + count + 1) // 2 - first)
         halves = words.view(np.int32)[start - 2 * first :][:count]
-        kept = torch.from_numpy(halves >= self._first_kept).view(tuple(shape))
+        stays = torch.from_numpy(halves >= self._first_kept).view(tuple(shape))
         if torch.device(device).type == "cuda":  # a byte an element, from pinned memory: nothing waits for the copy
-            kept = kept.pin_memory().to(device, non_blocking=True)
-        return kept.to(device, dtype).mul_(self._scale)
+            stays = stays.pin_memory().to(device, non_blocking=True)
+        return stays.to(device, dtype).mul_(self._scale)
 
 
 def _fan_in(shape: Sequence[int]) -> int:

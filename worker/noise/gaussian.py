@@ -155,13 +155,13 @@ class GaussianRelease:
         noise = self._begun(spans, device, step)
         addresses = [Address(self._generator.stream, step, span.tensor, span.first) for span in spans]
         if noise is None and takes_words(device) and sum(span.count for span in spans) > LOOK_AHEAD:
-            named = zip(private_sum.items(), addresses, strict=True)
-            return NoisedGradient({n: noised_in_place(value, std, self._divisor, at) for (n, value), at in named})
+            items = zip(private_sum.items(), addresses, strict=True)
+            return NoisedGradient({n: noised_in_place(value, std, self._divisor, at) for (n, value), at in items})
         noise = noise or self._noise(spans, device, step)
         if device.type != "cpu" and shards is None:
             return self._on_device(private_sum, noise, std)
-        made = noised_means(list(private_sum.values()), noise.take(), std, self._divisor, addresses)
-        return NoisedGradient(dict(zip(private_sum, made, strict=True)))
+        means = noised_means(list(private_sum.values()), noise.take(), std, self._divisor, addresses)
+        return NoisedGradient(dict(zip(private_sum, means, strict=True)))
 
     def _on_device(self, private_sum: dict[str, Tensor], noise: StepNoise, std: float) -> NoisedGradient:
         """The same release on a GPU, of one flat array: it waits for the GPU once."""
@@ -170,8 +170,8 @@ class GaussianRelease:
         values, z = (_flat(each) for each in (list(private_sum.values()), noise.take()))
         parts = add_noise_flat(values, z, std, self._generator.stream, step, first, sizes)
         parts.div_(over(self._divisor, parts.device))
-        named = zip(private_sum.items(), parts.split(sizes), strict=True)
-        return NoisedGradient({name: part.view_as(value) for (name, value), part in named})
+        items = zip(private_sum.items(), parts.split(sizes), strict=True)
+        return NoisedGradient({name: part.view_as(value) for (name, value), part in items})
 
     def _check(self, step: int, query: int) -> None:
         if (step, query) <= self._last or step < 1 or query < 0:
@@ -191,8 +191,8 @@ class GaussianRelease:
 
 def _flat(tensors: list[Tensor]) -> Tensor:
     """One after another; totals and noise are so already."""
-    whole = spanning(tensors)
-    return torch.cat([each.reshape(-1) for each in tensors]) if whole is None else whole
+    flat = spanning(tensors)
+    return torch.cat([each.reshape(-1) for each in tensors]) if flat is None else flat
 
 
 def _check_sum(private_sum: dict[str, Tensor], shards: Shards | None) -> None:

@@ -39,8 +39,13 @@ class Native:
         Raises:
             PrivacyError: the tensors are not contiguous, of one length and on the CPU.
         """
-        for each in (words, sums, out):
-            if each.shape != (len(words),) or not each.is_contiguous() or each.element_size() != 8 or not each.is_cpu:
+        for array in (words, sums, out):
+            if (
+                array.shape != (len(words),)
+                or not array.is_contiguous()
+                or array.element_size() != 8
+                or not array.is_cpu
+            ):
                 raise PrivacyError("the noise step needs flat, contiguous 64-bit tensors of one length on the CPU")
         undecided = np.empty(len(words), dtype=np.int64)
         left = self._release(

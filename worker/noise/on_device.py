@@ -50,19 +50,19 @@ def add_noise_flat(
         part = slice(start, start + PIECE)
         result[part], marked = _rounded(values[part], z[part], std, start)
         packed.append(marked)
-    found: list[tuple[float, float, float]] = []
+    doubtful_values: list[tuple[float, float, float]] = []
     rows = torch.cat(packed).cpu().tolist() if packed else []  # the wait
     for start in starts:
-        most = room(min(PIECE, len(values) - start))
-        (count, *these), rows = rows[: 1 + 3 * most], rows[1 + 3 * most :]
-        if count > most:  # far more than can be expected: a sum that is not finite, or a broken generator
-            found = _all_doubtful(values, z, std)
+        limit = room(min(PIECE, len(values) - start))
+        (count, *these), rows = rows[: 1 + 3 * limit], rows[1 + 3 * limit :]
+        if count > limit:  # far more than can be expected: a sum that is not finite, or a broken generator
+            doubtful_values = _all_doubtful(values, z, std)
             break
-        found += [(these[at], these[at + 1], these[at + 2]) for at in range(0, 3 * int(count), 3)]
-    if found:
+        doubtful_values += [(these[at], these[at + 1], these[at + 2]) for at in range(0, 3 * int(count), 3)]
+    if doubtful_values:
         ends = list(accumulate(sizes))
-        settled = [_settle(ends, sizes, each, std, stream, step, first) for each in found]
-        at = moved(torch.tensor([int(each[0]) for each in found]), result.device)
+        settled = [_settle(ends, sizes, each, std, stream, step, first) for each in doubtful_values]
+        at = moved(torch.tensor([int(each[0]) for each in doubtful_values]), result.device)
         result.index_put_((at,), moved(torch.tensor(settled, dtype=torch.float64), result.device))
     return result
 
@@ -80,8 +80,8 @@ def _rounded(values: Tensor, z: Tensor, std: float, start: int) -> tuple[Tensor,
         start: the first number's position.
     """
     result, certain = _computed(values, z, std)
-    doubtful, most = ~certain, room(len(values))
-    at = torch.nonzero_static(doubtful, size=most, fill_value=0)[:, 0]  # of a fixed size: nothing waits, or is sorted
+    doubtful, limit = ~certain, room(len(values))
+    at = torch.nonzero_static(doubtful, size=limit, fill_value=0)[:, 0]  # of a fixed size: nothing waits, or is sorted
     rows = torch.stack([at.double() + start, values[at], result[at]], dim=1)
     return result, torch.cat([doubtful.sum()[None].double(), rows.flatten()])
 
@@ -90,11 +90,11 @@ def _computed(values: Tensor, z: Tensor, std: float) -> tuple[Tensor, Tensor]:
     """R as float64 computes it, and where it is certain. See worker.noise.rounding._round_sums."""
     g = grid(std)
     multiples = torch.round(values / g).mul_(g)  # exact, and so is the rest
-    rest = values - multiples
-    total = torch.add(rest, z, alpha=std)
+    remainders = values - multiples
+    total = torch.add(remainders, z, alpha=std)
     rounded = torch.add(total, 1.5 * 2.0**52 * g).sub_(1.5 * 2.0**52 * g)
     off = total.sub_(rounded).abs_()
-    certain = (off <= (0.5 - TOLERANCE) * g) & ((rounded - rest).abs_() <= TAIL * std)
+    certain = (off <= (0.5 - TOLERANCE) * g) & ((rounded - remainders).abs_() <= TAIL * std)
     return rounded.add_(multiples), certain
 
 

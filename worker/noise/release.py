@@ -80,8 +80,8 @@ def noised_means(
     flat, words = spanning(private_sums), spanning(noise)
     at_once = flat is not None and words is not None and words.dtype == torch.int64 and takes_words(flat.device)
     if flat is None or words is None or not at_once or flat.dtype != torch.float64 or len(flat) != len(words):
-        each = zip(private_sums, noise, addresses, strict=True)
-        return [noised_mean(value, of, std, divisor, address) for value, of, address in each]
+        items = zip(private_sums, noise, addresses, strict=True)
+        return [noised_mean(value, noise_of, std, divisor, address) for value, noise_of, address in items]
     sizes = [value.numel() for value in private_sums]
     target = words.view(torch.float64)
     _compiled(flat, words, target, std, divisor, addresses, sizes)

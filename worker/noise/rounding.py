@@ -157,11 +157,11 @@ def _settled_sum(value: float, std: float, digits: Digits, guess: float) -> floa
     cells = value / g  # exact: g is a power of two
     if not math.isfinite(cells):
         raise PrivacyError("a private sum is not finite")
-    whole = round(cells)
-    return float(whole + settle(cells - whole, std / g, digits, round((guess - value) / g))) * g
+    nearest = round(cells)
+    return float(nearest + settle(cells - nearest, std / g, digits, round((guess - value) / g))) * g
 
 
-def settle(rest: float, scale: float, digits: Digits, guess: int) -> int:
+def settle(remainder: float, scale: float, digits: Digits, guess: int) -> int:
     """⌊rest + scale·Z⌉, exactly.
 
     Args:
@@ -171,23 +171,23 @@ def settle(rest: float, scale: float, digits: Digits, guess: int) -> int:
     """
     low = high = guess  # goal: Z is above low's lower boundary and below high's upper boundary
     width = 1
-    while not _below(high, rest, scale, digits):
+    while not _below(high, remainder, scale, digits):
         low, high, width = high + 1, high + width, 2 * width
-    while _below(low - 1, rest, scale, digits):
+    while _below(low - 1, remainder, scale, digits):
         low, high, width = low - width, low - 1, 2 * width
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _below(middle, rest, scale, digits) else (middle + 1, high)
+        low, high = (low, middle) if _below(middle, remainder, scale, digits) else (middle + 1, high)
     return low
 
 
-def _below(cell: int, rest: float, scale: float, digits: Digits) -> bool:
+def _below(cell: int, remainder: float, scale: float, digits: Digits) -> bool:
     """Returns True if rest + scale·Z < cell + ½, that is U < Φ((cell + ½ − rest) / scale)."""
     words = 1
     while True:
         bits = WORD_BITS * words
         mp.context.prec = bits + GUARD_BITS
-        boundary = (mp.context.mpf(2 * cell + 1) / 2 - mp.context.mpf(rest)) / mp.context.mpf(scale)
+        boundary = (mp.context.mpf(2 * cell + 1) / 2 - mp.context.mpf(remainder)) / mp.context.mpf(scale)
         ahead = mp.context.ldexp(mp.context.ncdf(boundary), bits) - digits.leading(words)
         if ahead >= 1.0 + 2.0**-16:  # 2⁻¹⁶ exceeds the error of the guarded arithmetic
             return True

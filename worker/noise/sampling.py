@@ -114,13 +114,13 @@ class PoissonSampler:
         if not self._by_gaps:
             starts = range(0, self._records, COINS_AT_ONCE)
             return np.concatenate([np.empty(0, dtype=np.int64), *(self._tossed(step, each) for each in starts)])
-        found, number, last = [], 0, -1
+        drawn, number, last = [], 0, -1
         while last < self._records:  # the last gap ends beyond the last record
             expected = (self._records - last) * self._rate
             count = math.ceil(expected + 4.0 * math.sqrt(expected)) + 16
-            found.append(last + np.cumsum(self._gaps(step, number, count) + 1))
-            number, last = number + count, int(found[-1][-1])
-        places: NDArray[np.int64] = np.concatenate(found)
+            drawn.append(last + np.cumsum(self._gaps(step, number, count) + 1))
+            number, last = number + count, int(drawn[-1][-1])
+        places: NDArray[np.int64] = np.concatenate(drawn)
         return places[: np.searchsorted(places, self._records)]
 
     def _tossed(self, step: int, start: int) -> NDArray[np.int64]:
@@ -146,19 +146,19 @@ class PoissonSampler:
         return result
 
 
-def exact_gap(rate: float, digits: Digits, guess: int, most: int) -> int:
+def exact_gap(rate: float, digits: Digits, guess: int, largest: int) -> int:
     """min(G, most) with G = ⌊ln(1−V) / ln(1−q)⌋, exactly.
 
     Args:
         rate: q, a float taken as an exact real.
         digits: V.
-        guess: where to start the search, from 0 to `most`.
+        guess: where to start the search, from 0 to `largest`.
     """
-    near, far = max(guess - 2, 0), min(guess + 2, most)
+    near, far = max(guess - 2, 0), min(guess + 2, largest)
     low = near if _reaches(near, rate, digits) else 0
-    high = most if far == most or _reaches(far, rate, digits) else far
-    if high == most and _reaches(most, rate, digits):
-        return most
+    high = largest if far == largest or _reaches(far, rate, digits) else far
+    if high == largest and _reaches(largest, rate, digits):
+        return largest
     while high - low > 1:  # it reaches `low`, and not `high`
         middle = (low + high) // 2
         low, high = (middle, high) if _reaches(middle, rate, digits) else (low, middle)

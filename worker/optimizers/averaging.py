@@ -45,8 +45,8 @@ class Tail:
 
     def at(self, step: int) -> float:
         """1/k for the k-th iterate that counts."""
-        before = self.steps - math.ceil(self.share * self.steps)
-        return 1.0 / (step - before) if step > before else 0.0
+        first = self.steps - math.ceil(self.share * self.steps)
+        return 1.0 / (step - first) if step > first else 0.0
 
 
 @dataclass(frozen=True)

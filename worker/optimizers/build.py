@@ -32,44 +32,44 @@ def build_optimizer(spec: specs.Optimizer, steps: int) -> Optimizer:
         steps: T, the length of schedules.
     """
     descent = Descent(spec.rate, _schedule(spec.schedule, steps), spec.weight_decay, spec.decay == "coupled")
-    made: Optimizer
+    optimizer: Optimizer
     match spec:
         case specs.DpSgd():
-            made = DpSgd(descent, spec.momentum, spec.free_step)
+            optimizer = DpSgd(descent, spec.momentum, spec.free_step)
         case specs.DpAdam():
-            made = DpAdam(descent, spec.betas, spec.eps)
+            optimizer = DpAdam(descent, spec.betas, spec.eps)
         case specs.DpAdamBc():
-            made = DpAdamBc(descent, spec.betas, spec.eps_root)
+            optimizer = DpAdamBc(descent, spec.betas, spec.eps_root)
         case specs.DpAdamWosm():
-            made = DpAdamWosm(descent, spec.beta, spec.eps)
+            optimizer = DpAdamWosm(descent, spec.beta, spec.eps)
         case specs.DpZo():
-            made = DpZo(descent, spec.direction_seed)
+            optimizer = DpZo(descent, spec.direction_seed)
         case specs.DpRmsProp():
-            made = DpRmsProp(descent, spec.beta, spec.eps)
+            optimizer = DpRmsProp(descent, spec.beta, spec.eps)
         case specs.DpAdaGrad():
-            made = DpAdaGrad(descent, spec.eps)
+            optimizer = DpAdaGrad(descent, spec.eps)
         case specs.Dp2RmsProp() | specs.Dp2AdaGrad() | specs.Dp2Yogi():
-            made = _dp2(spec, descent)
+            optimizer = _dp2(spec, descent)
         case specs.ScaleThenPrivatize():
             betas = spec.betas or ((0.9, 0.999) if spec.base == "adam" else (0.0, 0.9))
-            made = ScaleThenPrivatize(descent, spec.base, betas, spec.eps, spec.eps_root, spec.eps_scale)
+            optimizer = ScaleThenPrivatize(descent, spec.base, betas, spec.eps, spec.eps_root, spec.eps_scale)
         case specs.AdaDps():
-            made = AdaDps(descent, spec.beta, spec.eps)
+            optimizer = AdaDps(descent, spec.beta, spec.eps)
         case specs.PdaDpmd():
-            made = PdaDpmd(descent, spec.horizon or steps)
+            optimizer = PdaDpmd(descent, spec.horizon or steps)
         case _:
             assert_never(spec)
-    return made if spec.averaging is None else averaged(made, _weights(spec.averaging, steps))
+    return optimizer if spec.averaging is None else averaged(optimizer, _weights(spec.averaging, steps))
 
 
-def _weights(asked: specs.Averaging, steps: int) -> Weights:
-    match asked:
+def _weights(settings: specs.Averaging, steps: int) -> Weights:
+    match settings:
         case specs.TailAverage():
-            return Tail(steps, asked.share)
+            return Tail(steps, settings.share)
         case specs.MovingAverage():
-            return Moving(asked.decay)
+            return Moving(settings.decay)
         case _:
-            assert_never(asked)
+            assert_never(settings)
 
 
 def _dp2(spec: specs.Dp2RmsProp | specs.Dp2AdaGrad | specs.Dp2Yogi, descent: Descent) -> Dp2:

@@ -67,5 +67,5 @@ def resolution(beta2: float, step: int) -> float:
     v̂ = Σ_s w_s z_s² with z_s ~ N(0, Φ) and w_s = (1−β₂)β₂ᵗ⁻ˢ/(1−β₂ᵗ), so that Σ w_s² = (1−β₂)(1+β₂ᵗ)/((1+β₂)(1−β₂ᵗ)).
     Values of v̂ − Φ below it are indistinguishable from zero; dividing by their root makes long steps of noise.
     """
-    kept = beta2**step
-    return math.sqrt(2.0 * (1.0 - beta2) * (1.0 + kept) / ((1.0 + beta2) * (1.0 - kept)))
+    decay = beta2**step
+    return math.sqrt(2.0 * (1.0 - beta2) * (1.0 + decay) / ((1.0 + beta2) * (1.0 - decay)))

@@ -40,8 +40,8 @@ class DpZo:
         slope, directions = noised[ALONG], Directions(self.seed)
         for number, value in enumerate(parameters.values()):
             flat = value.view(-1)
-            for where, z in directions.signs(at.step, number, flat.numel(), flat.device):
-                piece = flat[where]
+            for span, z in directions.signs(at.step, number, flat.numel(), flat.device):
+                piece = flat[span]
                 self.descent.move(piece, self.descent.gradient(z.mul_(slope), piece), at.step)
         return parameters, state
 

@@ -55,39 +55,39 @@ def root_(numbers: Tensor) -> Tensor:
     return numbers
 
 
-def pieces(read: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Tensor, ...]]:
+def pieces(inputs: Sequence[Group], changed: Sequence[Group]) -> Iterator[tuple[Tensor, ...]]:
     """Corresponding flat pieces of all groups, first those that are only read. All have the same names and shapes.
 
     Args:
-        read: gradients. Their pieces may be copies.
+        inputs: gradients. Their pieces may be copies.
         changed: parameters and state, contiguous; their pieces are views.
     """
     names = list(changed[0])
     if not names:  # a rank that owns no numbers
         return
-    only_read, kept = ([[group[name] for name in names] for group in groups] for groups in (read, changed))
-    for whole in _wholes(only_read, kept):
-        size = PIECE * torch.get_num_threads() if whole[0].device.type == "cpu" else GPU_PIECE
-        if whole[0].numel() <= size:
-            yield whole
+    only_read, changed_parts = ([[group[name] for name in names] for group in groups] for groups in (inputs, changed))
+    for part in _wholes(only_read, changed_parts):
+        size = PIECE * torch.get_num_threads() if part[0].device.type == "cpu" else GPU_PIECE
+        if part[0].numel() <= size:
+            yield part
             continue
-        yield from zip(*(each.split(size) for each in whole), strict=True)
+        yield from zip(*(each.split(size) for each in part), strict=True)
 
 
-def _wholes(read: list[list[Tensor]], changed: list[list[Tensor]]) -> Iterator[tuple[Tensor, ...]]:
+def _wholes(inputs: list[list[Tensor]], changed: list[list[Tensor]]) -> Iterator[tuple[Tensor, ...]]:
     """The flat tensors of all groups, if they have them; else one tensor of each group at a time."""
     flat = [spanning(group) for group in changed]
-    gradients = [spanning(group) for group in read]
+    gradients = [spanning(group) for group in inputs]
     if any(each is None for each in flat):
-        gradients = [None for _ in read]
+        gradients = [None for _ in inputs]
     elif sum(each.numel() for each in changed[0]) <= JOINED:
-        gradients = [_joined(group) if each is None else each for group, each in zip(read, gradients, strict=True)]
-    found = [*gradients, *flat]
-    if all(each is not None for each in found):
-        yield tuple(each for each in found if each is not None)
+        gradients = [_joined(group) if each is None else each for group, each in zip(inputs, gradients, strict=True)]
+    group = [*gradients, *flat]
+    if all(each is not None for each in group):
+        yield tuple(each for each in group if each is not None)
         return
-    for tensors in zip(*read, *changed, strict=True):
-        reading, changing = tensors[: len(read)], tensors[len(read) :]
+    for tensors in zip(*inputs, *changed, strict=True):
+        reading, changing = tensors[: len(inputs)], tensors[len(inputs) :]
         yield (*(each.reshape(-1) for each in reading), *(each.view(-1) for each in changing))
 
 

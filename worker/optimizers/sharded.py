@@ -55,23 +55,23 @@ class Sharded:
 
     def finish(self, state: State, parameters: Parameters, steps: int) -> Parameters:
         """See Optimizer.finish: the whole result, in every rank."""
-        own = self.shards.views(parameters)
-        finished = self.inner.finish(state, own, steps)
-        return parameters if finished is own else self._whole(finished)
+        own_parameters = self.shards.views(parameters)
+        finished = self.inner.finish(state, own_parameters, steps)
+        return parameters if finished is own_parameters else self._whole(finished)
 
     def divisors(self, state: State, step: int, query: int) -> Mapping[str, Tensor] | None:
         """The inner optimizer's, whole; None if it divides nothing."""
         inner = self.inner
-        own = inner.divisors(state, step, query) if isinstance(inner, Preconditioned) else None
-        return None if own is None else self._whole(own)
+        own_divisors = inner.divisors(state, step, query) if isinstance(inner, Preconditioned) else None
+        return None if own_divisors is None else self._whole(own_divisors)
 
     def whole_state(self, state: State) -> Iterator[InPieces]:
         """The state of all numbers, in the order and shapes that it has on one rank. Take each piece before the next.
 
         All ranks must go through it, to the end.
         """
-        for name, like, of in self._layout():
-            pieces = iter((state[name],)) if of is None else self._pieces(of, like.dtype, state.get(name))
+        for name, like, slot in self._layout():
+            pieces = iter((state[name],)) if slot is None else self._pieces(slot, like.dtype, state.get(name))
             yield InPieces(name, like.dtype, like.shape, pieces)
 
     def fill(self, state: State, fill: Callable[[Tensor], None]) -> None:
@@ -80,12 +80,12 @@ class Sharded:
         Args:
             fill: replaces a flat tensor by the next numbers of the whole state, the same in every rank.
         """
-        for name, like, of in self._layout():
-            if of is None:
+        for name, like, slot in self._layout():
+            if slot is None:
                 fill(state[name].view(-1))
                 continue
             for rank in range(self.shards.ranks.size):
-                span = self.shards.of_rank(rank).get(of)
+                span = self.shards.of_rank(rank).get(slot)
                 count = 0 if span is None else span.count
                 for first in range(0, count, PIECE):
                     piece = torch.empty(min(PIECE, count - first), dtype=like.dtype)
@@ -97,32 +97,32 @@ class Sharded:
         """The whole state's names and shapes, and of which parameter's numbers each is; None: every rank has it."""
         shapes = self.shards.shapes.items()
         like = {name: torch.empty(shape, dtype=torch.float64, device="meta") for name, shape in shapes}
-        for name, each in self.inner.init(like).items():
-            of = name.rpartition("/")[2]
-            yield name, each, of if of in like and each.shape == like[of].shape else None
+        for name, tensor in self.inner.init(like).items():
+            slot = name.rpartition("/")[2]
+            yield name, tensor, slot if slot in like and tensor.shape == like[slot].shape else None
 
-    def _pieces(self, of: str, dtype: torch.dtype, own: Tensor | None) -> Iterator[Tensor]:
+    def _pieces(self, slot: str, dtype: torch.dtype, own_part: Tensor | None) -> Iterator[Tensor]:
         """The state of one tensor, each piece from the rank that owns it."""
         for rank in range(self.shards.ranks.size):
-            span = self.shards.of_rank(rank).get(of)
+            span = self.shards.of_rank(rank).get(slot)
             if span is None:
                 continue
-            mine = own if rank == self.shards.ranks.rank else None
+            mine = own_part if rank == self.shards.ranks.rank else None
             for first in range(0, span.count, PIECE):
                 count = min(PIECE, span.count - first)
                 piece = torch.empty(count, dtype=dtype) if mine is None else mine[first : first + count]
                 self.shards.ranks.from_rank(rank, piece)
                 yield piece
 
-    def _whole(self, own: Mapping[str, Tensor]) -> Parameters:
+    def _whole(self, own_parts: Mapping[str, Tensor]) -> Parameters:
         """All ranks' numbers, in memory of their own."""
         shapes = self.shards.shapes
         parts = torch.empty(self.shards.numbers, dtype=torch.float64).split([each.numel() for each in shapes.values()])
-        made = {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
-        for name, part in self.shards.views(made).items():
-            part.copy_(own[name])
-        self._exchange(made)
-        return made
+        parameters = {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+        for name, part in self.shards.views(parameters).items():
+            part.copy_(own_parts[name])
+        self._exchange(parameters)
+        return parameters
 
     def _exchange(self, tensors: Parameters) -> None:
         """Each rank gives the others what it owns.

@@ -41,10 +41,10 @@ def continuations(model: HfTuning, parameters: Parameters, texts: list[str], top
         ModelMissingError: the model or its tokenizer is missing.
     """
     tokens = Tokens(model.folder, model.spec.max_length)
-    read = [tokens.followed(text) for text in texts]
+    prompts = [tokens.followed(text) for text in texts]
     # A text without a next token gets token 0 as a placeholder, which is not scored.
-    ids = [[*known, 0 if behind is None else behind] for known, behind in read]
-    open_ends = torch.tensor([behind is None for _, behind in read])
+    ids = [[*ids_before, 0 if behind is None else behind] for ids_before, behind in prompts]
+    open_ends = torch.tensor([behind is None for _, behind in prompts])
     ends = np.cumsum([len(each) for each in ids])
     records = SequenceRecords(np.concatenate(ids).astype(np.int32), np.append(0, ends)[:-1], ends)
     rows = model.rows_per_pass

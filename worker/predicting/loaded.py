@@ -63,17 +63,17 @@ class LoadedModel:
         """
         if isinstance(records, str | bytes | Mapping):
             raise ValueError("give a list of records, not a single one")
-        known = self._predictor
-        given = [_plain(each, known.task, known.features) for each in records]
+        predictor = self._predictor
+        plain_records = [_plain(each, predictor.task, predictor.features) for each in records]
         try:
-            rows = checked(given, known.task, known.features, _width(known))
+            rows = checked(plain_records, predictor.task, predictor.features, _width(predictor))
         except InvalidRequest as error:
             (first, *_) = error.members["errors"]
             raise ValueError(f"{first['pointer'].removeprefix('/')}: {first['detail']}") from None
         try:
-            return known.answers(rows, top) if rows else []
+            return predictor.answers(rows, top) if rows else []
         except (ExtractorMissingError, ModelMissingError) as error:
-            raise UnreadableModelError(_needed(known.models_root, error)) from None
+            raise UnreadableModelError(_needed(predictor.models_root, error)) from None
 
 
 def load(folder: Path, card: dict[str, Any], weights: bytes, models_root: Path | None) -> LoadedModel:
@@ -101,13 +101,13 @@ def load(folder: Path, card: dict[str, Any], weights: bytes, models_root: Path |
 def _predictor(folder: Path, card: dict[str, Any], weights: bytes, root: Path | None) -> Predictor:
     requested = _requested(card)
     task, features = TASK.validate_python(card["task"]), FEATURES.validate_python(card["features"])
-    whole = isinstance(requested, HfModel) and requested.tuning != "lora"
-    if isinstance(requested, HfModel) and whole:  # the folder holds the whole model, frozen tensors included
+    is_whole = isinstance(requested, HfModel) and requested.tuning != "lora"
+    if isinstance(requested, HfModel) and is_whole:  # the folder holds the whole model, frozen tensors included
         requested = requested.model_copy(update={"path": folder.resolve().name, "sha256": None})
     sizes = {"features": card["inputs"], "outputs": card["outputs"], "sparse": False}
     shape = Shape(records_train=1, records_holdout=0, **sizes)
     passes: PassType = card.get("passes") or ("float64" if card["kind"] in OWN_MEMBERS else "float32")
-    models = folder.resolve().parent if whole else root
+    models = folder.resolve().parent if is_whole else root
     rows = _rows(requested, passes)
     if isinstance(requested, GraphModel):
         model: Model = _graph(folder, requested, shape, weights)
@@ -139,14 +139,14 @@ def _requested(card: dict[str, Any]) -> Requested:
 
 def _rows(requested: Requested, passes: PassType) -> int:
     """How many records a pass holds: a fixed number, since the model is built before any record is known."""
-    held = requested.pass_numbers if isinstance(requested, HfModel | GraphModel) else None
-    return max(1, min(ROW_UNIT, PASS_BYTES // ((held or 1) * BYTES[passes])))
+    numbers = requested.pass_numbers if isinstance(requested, HfModel | GraphModel) else None
+    return max(1, min(ROW_UNIT, PASS_BYTES // ((numbers or 1) * BYTES[passes])))
 
 
-def _width(known: Predictor) -> int:
+def _width(predictor: Predictor) -> int:
     """How many numbers one record has."""
-    image = known.extractor.image if known.extractor else None
-    return image.numbers if image else known.model.features
+    image = predictor.extractor.image if predictor.extractor else None
+    return image.numbers if image else predictor.model.features
 
 
 def _plain(record: Any, task: Task, features: Features) -> Any:
@@ -173,5 +173,5 @@ def _cell(value: Any) -> Any:
 
 
 def _needed(models_root: Path | None, error: PermanentError) -> str:
-    where = "give `models_root`, or set SCRIMP_MODELS_ROOT" if models_root is None else f"looked in {models_root}"
-    return f"the model needs another one to work: {error} ({where})"
+    place = "give `models_root`, or set SCRIMP_MODELS_ROOT" if models_root is None else f"looked in {models_root}"
+    return f"the model needs another one to work: {error} ({place})"

@@ -105,67 +105,69 @@ class Predictor:
         if isinstance(model, NextItem) and isinstance(self.features, Interactions):
             return _next_items(model, parameters, records, self.features, top)
         if isinstance(model, HfTuning) and not model.of_images:
-            given = tokens_of(model, records)
+            tokens = tokens_of(model, records)
         else:
-            given = self._records(records)
+            tokens = self._records(records)
         if TENSOR in parameters:
-            given = centered(given, parameters[TENSOR])
-        outputs = model.forward(parameters, given)
+            tokens = centered(tokens, parameters[TENSOR])
+        outputs = model.forward(parameters, tokens)
         if isinstance(self.task, ClassificationTask):
-            said = answers(outputs, _clip_ratios(parameters))
-            shares = torch.softmax(said.mT, dim=1)
+            answer_list = answers(outputs, _clip_ratios(parameters))
+            shares = torch.softmax(answer_list.mT, dim=1)
             return [_classes(f, p, self.task, top) for f, p in zip(outputs.mT, shares, strict=True)]
         values = outputs[0]
         if isinstance(self.task, RatingTask):
             values = values.clamp(*self.task.scale)
         return [{"value": finite(value)} for value in in_unit(values.double().numpy(), self.task).tolist()]
 
-    def _records(self, given: list[Any]) -> Records:
+    def _records(self, records: list[Any]) -> Records:
         """The inputs as records of their kind; labels are ignored."""
-        labels = torch.zeros(len(given), dtype=torch.int64 if self.model.classification else torch.float64)
+        labels = torch.zeros(len(records), dtype=torch.int64 if self.model.classification else torch.float64)
         if self.extractor is not None and self.extractor.words is not None:
-            return _sparse(hashed(given, self.extractor.words), labels)
+            return _sparse(hashed(records, self.extractor.words), labels)
         if self.extractor is not None:
-            return DenseRecords(self._extracted(given, self.extractor), labels)
+            return DenseRecords(self._extracted(records, self.extractor), labels)
         match self.features:
             case Interactions():
-                users, items = torch.tensor(given, dtype=torch.int64).unbind(dim=1)
+                users, items = torch.tensor(records, dtype=torch.int64).unbind(dim=1)
                 return RatingRecords(users, items, labels)
             case HashedText():
-                return _sparse(hashed(given, self.features), labels)
+                return _sparse(hashed(records, self.features), labels)
             case Text():
                 raise PrivacyError("texts can be read only by an extractor")
             case Columns() | TableFeatures() | TensorFeatures():
-                return DenseRecords(torch.tensor(given, dtype=torch.float32), labels)
+                return DenseRecords(torch.tensor(records, dtype=torch.float32), labels)
             case _:
                 assert_never(self.features)
 
-    def _extracted(self, given: list[Any], extractor: ExtractorRef) -> Tensor:
+    def _extracted(self, records: list[Any], extractor: ExtractorRef) -> Tensor:
         if self.models_root is None or extractor.sha256 is None:
             raise ExtractorMissingError("this worker has no models root")
-        x = Texts.of(given) if isinstance(self.features, Text) else np.asarray(given, dtype=np.float32)
-        part = StoredPart(x, np.zeros(len(given)))
+        x = Texts.of(records) if isinstance(self.features, Text) else np.asarray(records, dtype=np.float32)
+        part = StoredPart(x, np.zeros(len(records)))
         extract, inputs = opened(part, self.models_root / extractor.name, extractor.sha256, extractor.image)
         return torch.stack([extract(each) for each in inputs])
 
 
-def predicted(asked: Predict) -> list[Answer]:
+def predicted(request: Predict) -> list[Answer]:
     """One answer for each record.
 
     Raises:
         DataDamagedError: the weights are missing or differ from the published file.
         ExtractorMissingError, ModelMissingError: this worker lacks the job's extractor or the model that it tuned.
     """
-    root = Path(asked.models_root) if asked.models_root else None
-    on_processor = asked.spec.runtime.model_copy(update={"device": "cpu"})  # a GPU's passes are larger
-    spec = asked.spec.model_copy(update={"runtime": on_processor})
-    numerics = numerics_of(spec, asked.shape.public_sizes(None), asked.features)
+    root = Path(request.models_root) if request.models_root else None
+    on_processor = request.spec.runtime.model_copy(update={"device": "cpu"})  # a GPU's passes are larger
+    spec = request.spec.model_copy(update={"runtime": on_processor})
+    numerics = numerics_of(spec, request.shape.public_sizes(None), request.features)
     # Nothing here is private, so passes need no padding rows.
-    rows = min(numerics.rows_per_pass, len(asked.records))
-    requested = asked.spec.model
-    model = build_model(requested, asked.shape, asked.task, asked.features, numerics.passes, rows, root)
-    weights = published(Path(asked.weights.path), asked.weights.sha256)
-    return Predictor.of(model, weights, requested, asked.task, asked.features, root).answers(asked.records, asked.top)
+    rows = min(numerics.rows_per_pass, len(request.records))
+    requested = request.spec.model
+    model = build_model(requested, request.shape, request.task, request.features, numerics.passes, rows, root)
+    weights = published(Path(request.weights.path), request.weights.sha256)
+    return Predictor.of(model, weights, requested, request.task, request.features, root).answers(
+        request.records, request.top
+    )
 
 
 def published(path: Path, sha256: str) -> bytes:
@@ -208,19 +210,22 @@ def _classes(outputs: Tensor, probabilities: Tensor, task: ClassificationTask, t
     if not bool(torch.isfinite(probabilities).all()):
         return {"class": None, "probabilities": {}}
     best = probabilities.topk(min(top, len(probabilities)))
-    named = {str(task.classes[at]): p for at, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)}
-    return {"class": task.classes[int(outputs.argmax())], "probabilities": named}
+    by_class = {str(task.classes[at]): p for at, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)}
+    return {"class": task.classes[int(outputs.argmax())], "probabilities": by_class}
 
 
-def _next_items(model: NextItem, parameters: Parameters, given: list[Any], of: Interactions, top: int) -> list[Answer]:
-    ends = np.cumsum([len(each) for each in given])
-    rows = np.asarray([row for each in given for row in each], dtype=np.int32)
+def _next_items(
+    model: NextItem, parameters: Parameters, records: list[Any], declared: Interactions, top: int
+) -> list[Answer]:
+    ends = np.cumsum([len(each) for each in records])
+    rows = np.asarray([row for each in records for row in each], dtype=np.int32)
     scores = model.next_scores(parameters, SequenceRecords(rows, np.append(0, ends)[:-1], ends))
     best = scores.topk(min(top, scores.shape[1]), dim=1)
     return [
         {
             "items": [
-                {"item": item_name(of.items, row), "row": row, "score": finite(s)} for row, s in zip(*each, strict=True)
+                {"item": item_name(declared.items, row), "row": row, "score": finite(s)}
+                for row, s in zip(*each, strict=True)
             ]
         }
         for each in zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -37,15 +37,15 @@ def predict(db: Database, prediction_id: str, settings: Settings, fork_server: F
     Never raises because of the model or its inputs.
     """
     with db.write() as session:
-        held = claim(session, prediction_id, START_S + settings.prediction_time_s + SPARE_S)
-    if held is None:
+        claim_row = claim(session, prediction_id, START_S + settings.prediction_time_s + SPARE_S)
+    if claim_row is None:
         return
     try:
-        outputs, code = _asked(_message(db, held, settings), settings.prediction_time_s, fork_server)
+        outputs, code = _asked(_message(db, claim_row, settings), settings.prediction_time_s, fork_server)
     except Exception as error:
-        logger.error("prediction %s: %s", held.id, type(error).__name__, exc_info=error)
+        logger.error("prediction %s: %s", claim_row.id, type(error).__name__, exc_info=error)
         outputs, code = None, "internal"
-    answer(db, held, outputs, code)
+    answer(db, claim_row, outputs, code)
     logger.info("%s", "answered" if code is None else f"failed: {code}")
 
 
@@ -53,12 +53,12 @@ def _asked(
     message: messages.Predict, time_s: float, fork_server: ForkServer
 ) -> tuple[list[dict[str, Any]] | None, str | None]:
     """The answer of a separate process within the time, which counts from its start; or a failure code."""
-    ours, theirs = socket.socketpair()
-    with closing(Channel(ours, messages.TO_SUPERVISOR)) as channel:
-        with theirs:
-            process = fork_server.start(theirs.fileno())
+    own_end, child_end = socket.socketpair()
+    with closing(Channel(own_end, messages.TO_SUPERVISOR)) as channel:
+        with child_end:
+            process = fork_server.start(child_end.fileno())
         try:
-            ours.settimeout(time_s)
+            own_end.settimeout(time_s)
             return _answered(channel, message, time.monotonic() + time_s)
         except TimeoutError:
             return None, "time"
@@ -76,27 +76,27 @@ def _answered(
     while not channel.pending(max(0.0, min(1.0, deadline - time.monotonic()))):
         if time.monotonic() >= deadline:
             return None, "time"
-    said = channel.receive()
-    if isinstance(said, messages.Predicted):
-        return said.outputs, None
-    return None, CODES.get(said.code, "internal") if isinstance(said, messages.Failed) else "internal"
+    reply = channel.receive()
+    if isinstance(reply, messages.Predicted):
+        return reply.outputs, None
+    return None, CODES.get(reply.code, "internal") if isinstance(reply, messages.Failed) else "internal"
 
 
-def _message(db: Database, held: Held, settings: Settings) -> messages.Predict:
+def _message(db: Database, claim_row: Held, settings: Settings) -> messages.Predict:
     with db.read() as session:
-        job = session.get_one(Job, held.job_id)
-        said = declared(session, job)
+        job = session.get_one(Job, claim_row.job_id)
+        declaration = declared(session, job)
         spec = JobSpec.model_validate(job.spec)
-        weights = session.get_one(Artifact, (held.job_id, weights_file(spec.model)))
+        weights = session.get_one(Artifact, (claim_row.job_id, weights_file(spec.model)))
         models = models_root(session, settings, job.key_id, spec.model)
         return messages.Predict(
             spec=spec,
-            task=said.spec.task,
-            features=said.spec.features,
-            shape=messages.Shape.of(said.shape),
+            task=declaration.spec.task,
+            features=declaration.spec.features,
+            shape=messages.Shape.of(declaration.shape),
             weights=messages.Part(path=str(_weights(settings, weights)), sha256=weights.sha256),
-            records=held.records,
-            top=held.top,
+            records=claim_row.records,
+            top=claim_row.top,
             models_root=str(models) if models else None,
         )
 

@@ -43,8 +43,8 @@ class Job:
 
     def declared(self, kind: type[Declared]) -> Declared | None:
         """The stored mechanism's release of this class: what was charged; None if there is none."""
-        before = self.mechanism.before if self.mechanism else ()
-        return next((each for each in before if isinstance(each, kind)), None)
+        before_training = self.mechanism.before if self.mechanism else ()
+        return next((each for each in before_training if isinstance(each, kind)), None)
 
 
 @dataclass(frozen=True)

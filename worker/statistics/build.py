@@ -17,10 +17,10 @@ def statistics_of(job: Job) -> tuple[Statistic, ...]:
     Raises:
         PrivacyError: the model needs one that the job may not release, or nobody makes one that was charged.
     """
-    found = tuple(made for each in STATISTICS if (made := each.of(job)) is not None)
-    if sum(each.charged for each in found) != len(job.mechanism.before if job.mechanism else ()):
+    declared = tuple(statistic for each in STATISTICS if (statistic := each.of(job)) is not None)
+    if sum(each.charged for each in declared) != len(job.mechanism.before if job.mechanism else ()):
         raise PrivacyError("a release that was charged is made by nobody here")
-    return found
+    return declared
 
 
 def _in_this_folder() -> tuple[type[Statistic], ...]:
@@ -31,12 +31,12 @@ def _in_this_folder() -> tuple[type[Statistic], ...]:
     """
     for module in iter_modules(statistics.__path__):
         import_module(f"{statistics.__name__}.{module.name}")
-    here = [each for each in Statistic.__subclasses__() if each.__module__.startswith(statistics.__name__)]
-    made = {kind: [each for each in here if each.kind is kind] for kind in BEFORE}
-    for kind, classes in made.items():
+    in_folder = [each for each in Statistic.__subclasses__() if each.__module__.startswith(statistics.__name__)]
+    by_kind = {kind: [each for each in in_folder if each.kind is kind] for kind in BEFORE}
+    for kind, classes in by_kind.items():
         if len(classes) != 1:
             raise PrivacyError(f"{statistics.__name__} must have one class for {kind.__name__}; it has {len(classes)}")
-    return tuple(classes[0] for classes in made.values())
+    return tuple(classes[0] for classes in by_kind.values())
 
 
 STATISTICS = _in_this_folder()

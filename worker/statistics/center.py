@@ -45,13 +45,13 @@ class Centering(Statistic):
         Raises:
             PrivacyError: a mean is given that the job does not ask for, or that it would release a second time.
         """
-        asked = job.spec.model.center if isinstance(job.spec.model, LinearModel) else None
-        if asked is None and job.mean is None:
+        center = job.spec.model.center if isinstance(job.spec.model, LinearModel) else None
+        if center is None and job.mean is None:
             return None
         declared = job.declared(NoisyMean)
-        if asked is None or (job.mean is not None and declared is not None):
+        if center is None or (job.mean is not None and declared is not None):
             raise PrivacyError("a study's mean is released once, and only its trials with `center` use it")
-        return cls(asked.max_norm, job.shape.records_train, declared, job.model.features, job.mean)
+        return cls(center.max_norm, job.shape.records_train, declared, job.model.features, job.mean)
 
     def release(self, train: Batch[Any], noise: Noise, *, data_public: bool) -> Released:
         """Releases the mean, or takes the given one: it centres records and is published with the weights."""

@@ -53,11 +53,11 @@ def check_users(rows: Rows, mechanism: MechanismConfig | None, slots: int) -> No
         raise PrivacyError("the mechanism protects another unit than the data set's")
     if not layout.users or layout.kind == "sequences":
         return
-    most, numbers = (
+    limit, numbers = (
         mechanism.training.records_per_unit,
         -1 - np.arange(slots, dtype=np.int64),
     )  # of nobody, all distinct
     fill(rows, "user", numbers)
     numbers.sort()
-    if bool((numbers[most:] == numbers[:-most]).any()):
+    if bool((numbers[limit:] == numbers[:-limit]).any()):
         raise PrivacyError("a user has more records than the mechanism covers")

@@ -16,15 +16,15 @@ from worker.statistics.release import Release
 HEAD = ("query", "kind", "of", "cell", "value", "standard_error", "lower", "upper", "raw")
 
 
-def contents(spec: JobSpec, asked: Asked, release: Release) -> dict[str, bytes]:
+def contents(spec: JobSpec, question: Asked, release: Release) -> dict[str, bytes]:
     """Both files, by name."""
-    answers = document(spec, asked, release)
+    answers = document(spec, question, release)
     return {ANSWERS_FILE: as_json(answers), ANSWERS_TABLE: as_csv(answers)}
 
 
-def document(spec: JobSpec, asked: Asked, release: Release) -> AnswersFile:
+def document(spec: JobSpec, question: Asked, release: Release) -> AnswersFile:
     """answers.json."""
-    parts = zip(spec.queries or (), asked.plans, release.noisy, release.stds, strict=True)
+    parts = zip(spec.queries or (), question.plans, release.noisy, release.stds, strict=True)
     return AnswersFile(
         where=spec.where,
         queries=tuple(
@@ -34,23 +34,23 @@ def document(spec: JobSpec, asked: Asked, release: Release) -> AnswersFile:
     )
 
 
-def as_json(found: AnswersFile) -> bytes:
+def as_json(answers: AnswersFile) -> bytes:
     """The document as text."""
-    return (json.dumps(found.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(answers.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def as_csv(found: AnswersFile) -> bytes:
+def as_csv(answers: AnswersFile) -> bytes:
     """One row for each answer."""
     text = io.StringIO(newline="")
     written = csv.writer(text, lineterminator="\n")
     written.writerow(HEAD)
-    written.writerows(_rows(found))
+    written.writerows(_rows(answers))
     return text.getvalue().encode()
 
 
-def _rows(found: AnswersFile) -> Iterator[list[object]]:
-    for number, query in enumerate(found.queries):
-        for each in query.answers:
-            low, high = each.interval or (None, None)
-            numbers = [each.value, each.standard_error, low, high, each.raw]
-            yield [number, query.query.kind, each.of or "", " | ".join(each.cell), *numbers]
+def _rows(answers: AnswersFile) -> Iterator[list[object]]:
+    for number, query in enumerate(answers.queries):
+        for answer in query.answers:
+            low, high = answer.interval or (None, None)
+            numbers = [answer.value, answer.standard_error, low, high, answer.raw]
+            yield [number, query.query.kind, answer.of or "", " | ".join(answer.cell), *numbers]

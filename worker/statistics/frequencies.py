@@ -53,7 +53,7 @@ class ItemFrequencies(Statistic):
             return None
         if job.mechanism is None:
             raise PrivacyError("re-attention corrects for noise, and this job has none")
-        given = features.item_frequencies if isinstance(features, Interactions) else None
+        frequencies = features.item_frequencies if isinstance(features, Interactions) else None
         declared = job.declared(NoisyHistogram)
         return cls(
             errors=model.effective_errors,
@@ -62,7 +62,7 @@ class ItemFrequencies(Statistic):
             training=job.mechanism.training,
             declared=declared,
             records=job.shape.records_train,
-            public=None if declared or given is None else torch.tensor(given, dtype=torch.float64),
+            public=None if declared or frequencies is None else torch.tensor(frequencies, dtype=torch.float64),
         )
 
     def release(self, train: Batch[Any], noise: Noise, *, data_public: bool) -> Released:
@@ -79,7 +79,7 @@ class ItemFrequencies(Statistic):
         Raises:
             PrivacyError: private items would be counted without charged noise.
         """
-        charged, least = self.declared, 1.0
+        charged, lowest = self.declared, 1.0
         frequencies = self.public
         if frequencies is None:
             if charged is None and not data_public:
@@ -89,8 +89,8 @@ class ItemFrequencies(Statistic):
                 if charged.max_items != self.length:
                     raise PrivacyError("the number of a user's counted items differs from the charged one")
                 private_counts = noise.add(private_counts, charged.noise_std)
-                least = max(1.0, charged.noise_std)
+                lowest = max(1.0, charged.noise_std)
             frequencies = private_counts / self.records
         sigma, batch = self.training.step_noise_multiplier, self.training.expected_batch_size
-        self.errors.instantiate(sigma, batch, frequencies, least / self.records)
+        self.errors.instantiate(sigma, batch, frequencies, lowest / self.records)
         return Released()

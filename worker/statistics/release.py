@@ -46,7 +46,7 @@ class Release:
 
 
 def private_sums(
-    asked: Asked, part: AnyPart, slots: int, width: int, between: Callable[[], None] = lambda: None
+    question: Asked, part: AnyPart, slots: int, width: int, between: Callable[[], None] = lambda: None
 ) -> list[NDArray[np.int64]]:
     """The sums of each query over a part's records: exact, and private.
 
@@ -63,15 +63,15 @@ def private_sums(
         raise PrivacyError("a part has more records than slots")
     records = _Records(rows, slots, width)
     passes = Passes.over(slots, width)
-    totals = [np.zeros(each.size, dtype=np.int64) for each in asked.plans]
+    totals = [np.zeros(each.size, dtype=np.int64) for each in question.plans]
     for number in range(passes.count):
         between()
-        sums = asked.sums(records.cells(number * passes.rows, passes.rows))
-        totals = [total + more for total, more in zip(totals, sums, strict=True)]
+        sums = question.sums(records.cells(number * passes.rows, passes.rows))
+        totals = [total + addend for total, addend in zip(totals, sums, strict=True)]
     return totals
 
 
-def rehearse(asked: Asked, passes: Passes, mechanism: MechanismConfig | None, slots: int) -> Release:
+def rehearse(question: Asked, passes: Passes, mechanism: MechanismConfig | None, slots: int) -> Release:
     """A whole release of no records, under a key that no job has. It takes at least the memory that the real one takes
     of so many slots, so that an attempt which lacks it ends before it has read a record."""
     columns = reserve(passes.width, slots, mechanism)
@@ -80,7 +80,7 @@ def rehearse(asked: Asked, passes: Passes, mechanism: MechanismConfig | None, sl
         np.zeros(passes.rows, dtype=np.float64),
         np.zeros(passes.rows, dtype=np.bool_),
     )
-    released = release(asked, asked.sums(empty), mechanism, NOBODYS)
+    released = release(question, question.sums(empty), mechanism, NOBODYS)
     del columns
     return released
 
@@ -103,17 +103,17 @@ class _Records:
             return Cells(
                 np.zeros((size, self._width), dtype=np.float32), np.zeros(size), np.zeros(size, dtype=np.bool_)
             )
-        there, read = numbers < count, numbers % count
+        is_present, cells_read = numbers < count, numbers % count
         if self._labels is not None:
-            return Cells(np.zeros((size, 0), dtype=np.float32), self._labels[read], there)
-        taken = self._rows.rows(read)
+            return Cells(np.zeros((size, 0), dtype=np.float32), self._labels[cells_read], is_present)
+        taken = self._rows.rows(cells_read)
         if not isinstance(taken.x, np.ndarray) or taken.x.shape[1:] != (self._width,):
             raise PrivacyError("the part's records are not those that were declared")
-        return Cells(taken.x, taken.y.astype(np.float64), there)
+        return Cells(taken.x, taken.y.astype(np.float64), is_present)
 
 
 def release(
-    asked: Asked, sums: list[NDArray[np.int64]], mechanism: MechanismConfig | None, key: bytes | None
+    question: Asked, sums: list[NDArray[np.int64]], mechanism: MechanismConfig | None, key: bytes | None
 ) -> Release:
     """Adds to each query's sums the noise of its share; the result is bit for bit the same for the same sums and key.
 
@@ -128,7 +128,7 @@ def release(
     if len(stds) != len(sums):
         raise PrivacyError("the job's queries and its stored mechanism differ")
     noisy = list[Tensor]()
-    for number, (private, std, plan) in enumerate(zip(sums, stds, asked.plans, strict=True)):
+    for number, (private, std, plan) in enumerate(zip(sums, stds, question.plans, strict=True)):
         if len(private) and int(np.abs(private).max()) > 2**53:
             raise PrivacyError("a sum is beyond what float64 holds exactly")
         exact = torch.from_numpy(private.astype(np.float64))

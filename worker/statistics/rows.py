@@ -19,7 +19,7 @@ from core.synthetic.values import Values
 from worker.statistics.release import Release
 
 
-def contents(spec: JobSpec, asked: Asked, release: Release) -> dict[str, bytes]:
+def contents(spec: JobSpec, question: Asked, release: Release) -> dict[str, bytes]:
     """The job's files, by name; the same for the same release.
 
     Raises:
@@ -27,16 +27,18 @@ def contents(spec: JobSpec, asked: Asked, release: Release) -> dict[str, bytes]:
     """
     if spec.columns is None or not isinstance(spec.rows, int):
         raise PrivacyError("a synthetic job names its columns, and how many rows it draws")
-    axes = _axes(asked, len(spec.columns))
-    found = synthesise(axes, [each.numpy() for each in release.noisy], release.stds, spec.target, spec.rows)
-    table = pa.table({each.name: _array(each, axis) for each, axis in zip(found.columns, axes, strict=True)})
-    utility = json.dumps(found.utility.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    axes = _axes(question, len(spec.columns))
+    synthesized = synthesise(axes, [each.numpy() for each in release.noisy], release.stds, spec.target, spec.rows)
+    table = pa.table({each.name: _array(each, axis) for each, axis in zip(synthesized.columns, axes, strict=True)})
+    utility = (
+        json.dumps(synthesized.utility.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )
     return {ROWS_FILE: _csv(table), ROWS_TABLE: _parquet(table), UTILITY_FILE: utility.encode()}
 
 
-def _axes(asked: Asked, columns: int) -> list[Axis]:
+def _axes(question: Asked, columns: int) -> list[Axis]:
     """Of each column, in order: the first pairs are those of the first column with all others."""
-    pairs = [each.axes for each in asked.plans if isinstance(each, CellsPlan)]
+    pairs = [each.axes for each in question.plans if isinstance(each, CellsPlan)]
     return [pairs[0][0], *(axes[1] for axes in pairs[: columns - 1])]
 
 
@@ -45,9 +47,9 @@ def _array(column: Values, axis: Axis) -> pa.Array:
     if isinstance(declared, NumberColumn):
         return pa.array(column.values, pa.float64())
     # As core.synthetic.values writes them: a value that is none of the declared ones is a text.
-    whole = isinstance(declared, CategoryColumn) and all(isinstance(value, int) for value in declared.values)
+    is_integer = isinstance(declared, CategoryColumn) and all(isinstance(value, int) for value in declared.values)
     texts = isinstance(declared, CategoryColumn) and declared.unknown == "other" and declared.missing != "other"
-    return pa.array(column.values, pa.int64() if whole and not texts else pa.string())
+    return pa.array(column.values, pa.int64() if is_integer and not texts else pa.string())
 
 
 def _csv(table: pa.Table) -> bytes:

@@ -87,11 +87,11 @@ class Batches:
     def __init__(self, plan: Plan, data: TrainingData, keys: Keys) -> None:
         self._plan, self._data = plan, data
         self._private_units = len(data.train if data.users is None else data.users)
-        most = None if plan.slots is None else plan.slots.train
-        if most is not None and (self._private_units > most.units or len(data.train) > most.rows):
+        limit = None if plan.slots is None else plan.slots.train
+        if limit is not None and (self._private_units > limit.units or len(data.train) > limit.rows):
             raise PrivacyError(TOO_MANY)
         # The units that the sampler draws from, whether or not a record is there.
-        self._slots = self._private_units if most is None else most.units
+        self._slots = self._private_units if limit is None else limit.units
         self.holdout = data.holdout
         self.private_passes = 0
         self._ahead: _Ahead | None = None
@@ -181,7 +181,7 @@ class Batches:
         blocks = self._data.blocks.get(part, ())
         if all(each.slots is None for each in blocks):
             return Slotted.injected(records, order.of(WHOLE_DATA, rows, part), rows).occupants
-        return joined_slots(blocks, lambda most, block: order.of(WHOLE_DATA, most, part, block))
+        return joined_slots(blocks, lambda count, block: order.of(WHOLE_DATA, count, part, block))
 
     def _in_rows(
         self, step: int, numbers: NDArray[np.int64], rows: int | None, order: RandomOrder | None
@@ -205,10 +205,10 @@ class Batches:
         if plan.sampling != "full_batch":
             self._drawn: Any = plan.resident(train)
             return
-        kept: Any = plan.resident(train)
-        if plan.keeps_passes and plan.even_rows and isinstance(kept, SparseRecords):
-            kept = kept.even()
-        self._full: Any = self.whole(kept, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
+        records: Any = plan.resident(train)
+        if plan.keeps_passes and plan.even_rows and isinstance(records, SparseRecords):
+            records = records.even()
+        self._full: Any = self.whole(records, TRAIN).own(plan.numerics.rows_per_pass, plan.ranks)
         self._full_rows, self._is_prepared = len(self._full), False
 
     def _everything(self) -> Batch[Any]:

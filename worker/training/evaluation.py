@@ -59,14 +59,14 @@ class Scores:
         Raises:
             PrivacyError: the job asks for groups by the frequency of private labels.
         """
-        declared, asked = mechanism.scores if mechanism else (), spec.evaluation
-        if asked is None:
+        declared, evaluation = mechanism.scores if mechanism else (), spec.evaluation
+        if evaluation is None:
             return cls(declared, "holdout", 0, {}, None, None)
         ends = task.range if isinstance(task, RegressionTask) else None
-        groups = {name: tuple(places) for name, places in (asked.groups or {}).items()}
-        counted = _counted_in(asked.on, task, data_public, holdout_public) if asked.by_frequency else None
-        confused = "macro_f1" in (asked.metrics or ())
-        return cls(declared, asked.on, asked.points, groups, counted, asked.ranking, ends, confused)
+        groups = {name: tuple(places) for name, places in (evaluation.groups or {}).items()}
+        counted = _counted_in(evaluation.on, task, data_public, holdout_public) if evaluation.by_frequency else None
+        confused = "macro_f1" in (evaluation.metrics or ())
+        return cls(declared, evaluation.on, evaluation.points, groups, counted, evaluation.ranking, ends, confused)
 
     def steps(self, last: int) -> tuple[int, ...]:
         """The steps of T after which the model is scored."""
@@ -91,14 +91,14 @@ class Scores:
         self, index: int, key: bytes, step: int, model: Model, parameters: Parameters, records: Batch[Any]
     ) -> Score:
         """One declared score on private records in their slots; see noisy_score, noisy_ranking and noisy_fit."""
-        of, what = (self.declared[index], key, step, index), (model, parameters, records)
+        address, arguments = (self.declared[index], key, step, index), (model, parameters, records)
         if self.ranking is not None:
-            return noisy_ranking(*of, *what, self.ranking)
+            return noisy_ranking(*address, *arguments, self.ranking)
         if self.declared[index].what == "r_squared":
             if self.ends is None:
                 raise PrivacyError("R² needs the target's declared range")
-            return noisy_fit(*of, *what, self.ends)
-        return noisy_score(*of, *what)
+            return noisy_fit(*address, *arguments, self.ends)
+        return noisy_score(*address, *arguments)
 
 
 def _counted_in(

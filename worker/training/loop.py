@@ -201,8 +201,8 @@ class Training:
         if self._replay.contradicts(position.step, digest):
             return self._restore()
         # Only what is recorded can be contradicted, so a state is kept only while records follow it.
-        kept = position.copy() if self._replay.records_after(position.step) else None
-        self._matched = Matched(position.step, kept)
+        position_kept = position.copy() if self._replay.records_after(position.step) else None
+        self._matched = Matched(position.step, position_kept)
         self._telemetry.digest(position.step, digest)
         if self._plan.public and position.step > 0:
             loss = public_training_loss(self._plan.model, position.parameters, self._batches.train)
@@ -270,8 +270,8 @@ class Training:
     def _release_before(self) -> None:
         """Once per job: releases the statistics of the unchanged training part that come before its first step."""
         plan = self._plan
-        for each in plan.before:
-            if each.charged and self._replay.begins_again:
+        for statistic in plan.before:
+            if statistic.charged and self._replay.begins_again:
                 raise PrivacyError(
                     "this statistic was already released under other keys; the charge does not cover a second release"
                 )

@@ -305,5 +305,9 @@ def reason_against(name: str) -> str:
     >>> reason_against("nonzero.default")
     'how many numbers it returns, and how long it takes, depends on the values'
     """
-    known = (why for what, why in REFUSED.items() if (what in name if what[0] == "@" else name.startswith(what)))
-    return next(known, "nobody judged it: add it to worker/training/operations.py with a reason and a test")
+    reasons = (
+        reason
+        for prefix, reason in REFUSED.items()
+        if (prefix in name if prefix[0] == "@" else name.startswith(prefix))
+    )
+    return next(reasons, "nobody judged it: add it to worker/training/operations.py with a reason and a test")

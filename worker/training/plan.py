@@ -236,8 +236,8 @@ class Plan:
     def resident(self, records: Records) -> Records:
         """The records, on a GPU if a public bound on their size fits there."""
         size = self._most_records * (self.model.features + 2) * 8
-        kept: Records = resident(records, size, self.device)
-        return kept
+        resident_records: Records = resident(records, size, self.device)
+        return resident_records
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -263,9 +263,9 @@ class Plan:
             None if batches are hidden and too few steps are left to hide one step's time.
         """
         end = self.steps if end is None else end
-        least = MIN_POISSON_BLOCK_STEPS if self.sampling == "poisson" and not self.public else 1
-        size = min(max(-(-self.steps // BLOCKS), least), MAX_BLOCK_STEPS)
-        if least > 1:
+        minimum = MIN_POISSON_BLOCK_STEPS if self.sampling == "poisson" and not self.public else 1
+        size = min(max(-(-self.steps // BLOCKS), minimum), MAX_BLOCK_STEPS)
+        if minimum > 1:
             return self._hidden_end(first, size, end)
         return min(-(-first // size) * size, end, *(step for step in self.evaluation_steps if step >= first))
 
@@ -309,8 +309,8 @@ class Plan:
 
     @property
     def _public_batch_size(self) -> int | None:
-        asked = self.spec.optimizer
-        return asked.public_batch_size if isinstance(asked, PublicSideSettings) else None
+        settings = self.spec.optimizer
+        return settings.public_batch_size if isinstance(settings, PublicSideSettings) else None
 
     @property
     def slots(self) -> Slots | None:
@@ -478,23 +478,23 @@ def _numerics(numerics: Numerics, mechanism: MechanismConfig | None, rows: int |
 
 
 def _engine(
-    job: JobDescription, model: Model, numerics: Numerics, ranks: Ranks, views: Views | None, most: int
+    job: JobDescription, model: Model, numerics: Numerics, ranks: Ranks, views: Views | None, largest: int
 ) -> tuple[Numerics, GradientEngine]:
-    """The numerics, with the slack of integer totals, and the engine that adds passes so. `most`: rows of one sum."""
+    """The numerics, with the slack of integer totals, and the engine that adds passes so. `largest`: rows of one sum."""
     sharded, optimizer = _is_sharded(job.spec, ranks), job.spec.optimizer
     if isinstance(optimizer, DpZo):
-        return _zeroth_order(job, model, numerics, optimizer, (ranks, most))
+        return _zeroth_order(job, model, numerics, optimizer, (ranks, largest))
     if job.mechanism is None:
         return numerics, unclipped_engine(model, numerics.sums, Floats(ranks, sharded), views)
     training = job.mechanism.training
-    numerics = numerics.of_numbers(model.numbers, most, training.terms_per_unit)
+    numerics = numerics.of_numbers(model.numbers, largest, training.terms_per_unit)
     engine = build_engine(
         model,
         job.spec.clipping,
         training,
         positions=numerics.positions,
         group=numerics.group if numerics.sums == "float32" else None,
-        grid=Grid(most, numerics.rows_per_pass, ranks, sharded),
+        grid=Grid(largest, numerics.rows_per_pass, ranks, sharded),
         views=views,
     )
     if training.adaptive is not None and not isinstance(engine, CountingEngine):
@@ -503,18 +503,18 @@ def _engine(
 
 
 def _zeroth_order(
-    job: JobDescription, model: Model, numerics: Numerics, asked: DpZo, over: tuple[Ranks, int]
+    job: JobDescription, model: Model, numerics: Numerics, settings: DpZo, over: tuple[Ranks, int]
 ) -> tuple[Numerics, GradientEngine]:
     """The same for slopes. `over`: the ranks, and the most rows of one sum."""
-    (ranks, most), directions = over, Directions(asked.direction_seed)
+    (ranks, largest), directions = over, Directions(settings.direction_seed)
     if job.mechanism is None:
-        return numerics, ZerothOrder(model, Slope(asked.phi), directions, Floats(ranks))
+        return numerics, ZerothOrder(model, Slope(settings.phi), directions, Floats(ranks))
     training = job.mechanism.training
     if training.clipping not in ("flat", "automatic") or training.noise is not None:
         raise PrivacyError("slopes are clipped to one norm, and each step has its own noise")
-    slope = Slope(asked.phi, training.clipping, training.max_grad_norm, training.terms_per_unit)
-    numerics = numerics.of_numbers(1, most, training.terms_per_unit)
-    return numerics, ZerothOrder(model, slope, directions, Grid(most, numerics.rows_per_pass, ranks))
+    slope = Slope(settings.phi, training.clipping, training.max_grad_norm, training.terms_per_unit)
+    numerics = numerics.of_numbers(1, largest, training.terms_per_unit)
+    return numerics, ZerothOrder(model, slope, directions, Grid(largest, numerics.rows_per_pass, ranks))
 
 
 def _weighted(model: Model, spec: JobSpec) -> Model:

@@ -82,22 +82,22 @@ class PlantedRecords:
         of all canaries with its label. Each number moves by the median at most: where all records pull, it moves far,
         and says little of one. The tensor is the largest on which losses depend: there canaries share least.
         """
-        before, found = self._losses(first), torch.zeros(len(self._every), dtype=torch.float64)
-        for name in sorted(first, key=lambda each: -first[each].numel()):
+        losses_first, scores = self._losses(first), torch.zeros(len(self._every), dtype=torch.float64)
+        for name in sorted(first, key=lambda name: -first[name].numel()):
             step = last[name].double() - first[name]
-            most = step.abs().nan_to_num().median()
-            found = before - self._losses(first | {name: first[name] + step.clamp(-most, most)})
-            if found.any():
+            scale = step.abs().nan_to_num().median()
+            scores = losses_first - self._losses(first | {name: first[name] + step.clamp(-scale, scale)})
+            if scores.any():
                 break
-        return torch.nan_to_num(less_mean(found, self._every.labels), nan=0.0, posinf=0.0, neginf=0.0).float()
+        return torch.nan_to_num(less_mean(scores, self._every.labels), nan=0.0, posinf=0.0, neginf=0.0).float()
 
     def _losses(self, parameters: Parameters) -> Tensor:
-        model, found = self._plan.model, [torch.zeros(0, dtype=torch.float64)]
+        model, losses = self._plan.model, [torch.zeros(0, dtype=torch.float64)]
         for start in range(0, len(self._every), LEFT_AT_ONCE):
             piece = self._every.select(np.arange(start, min(start + LEFT_AT_ONCE, len(self._every))))
-            for outputs, of in model.evaluated(parameters, piece):
-                found.append(of.only(model.losses(outputs, of.records.labels).double()).cpu())
-        return torch.cat(found)
+            for outputs, batch in model.evaluated(parameters, piece):
+                losses.append(batch.only(model.losses(outputs, batch.records.labels).double()).cpu())
+        return torch.cat(losses)
 
 
 def less_mean(scores: Tensor, labels: Tensor) -> Tensor:
@@ -118,14 +118,14 @@ def canaries_of(start: Start, plan: Plan) -> Canaries | None:
     Raises:
         PrivacyError: the job claims no privacy, so there is nothing to audit.
     """
-    asked = start.spec.audit
-    if asked is None:
+    audit = start.spec.audit
+    if audit is None:
         return None
     if start.mechanism is None:
         raise PrivacyError("canaries audit a mechanism, and this job has none")
-    inside = coins(start.job_id, asked.canaries)
-    if asked.kind == "gradients":
-        return Coordinates(np.flatnonzero(inside), asked.canaries + decoys(asked.canaries))
+    inside = coins(start.job_id, audit.canaries)
+    if audit.kind == "gradients":
+        return Coordinates(np.flatnonzero(inside), audit.canaries + decoys(audit.canaries))
     form = form_of(plan.model, start.spec.model, start.features, sparse=plan.sparse)
-    every = form.records(Draws(start.job_id, asked.canaries))
+    every = form.records(Draws(start.job_id, audit.canaries))
     return PlantedRecords(plan, every, inside, start.mechanism.training.records_per_unit)

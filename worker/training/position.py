@@ -45,8 +45,8 @@ class Position:
         Where the state is sharded, all ranks go through it, to the end.
         """
         for part in self._parts(optimizer):
-            for each in part:
-                for piece in each.pieces:
+            for tensor in part:
+                for piece in tensor.pieces:
                     for some in piece.detach().reshape(-1).split(PIECE):
                         yield some.cpu().contiguous()
 
@@ -83,10 +83,10 @@ class Position:
 def _fill(value: Tensor, fill: Fill) -> None:
     """Fills a contiguous tensor of any device, a piece at a time."""
     for some in value.detach().view(-1).split(PIECE):
-        here = some.cpu()  # the same memory on a processor
-        fill(here)
-        if here is not some:
-            some.copy_(here)
+        on_host = some.cpu()  # the same memory on a processor
+        fill(on_host)
+        if on_host is not some:
+            some.copy_(on_host)
 
 
 def _copied(state: State) -> State:

@@ -43,5 +43,5 @@ def rehearse(plan: Plan) -> None:
     take(STEP, records, (parameters, state), plan.norms(STEP), plan.optimizer, means)
     if plan.scores.points > 0:
         evaluator = plan.model.evaluator(parameters)
-        for each in passes_on(plan.device, records, plan.numerics.rows_per_pass, torch.float64):
-            evaluator(each.records)
+        for batch in passes_on(plan.device, records, plan.numerics.rows_per_pass, torch.float64):
+            evaluator(batch.records)

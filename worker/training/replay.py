@@ -93,10 +93,10 @@ class Replay:
         """
         if message.from_step != matched_step + 1:
             raise ProtocolError("fresh keys must start after the last step that matched")
-        kept = tuple(segment for segment in self._segments if segment.from_step <= matched_step)
+        kept_segments = tuple(segment for segment in self._segments if segment.from_step <= matched_step)
         keys = message.model_dump(exclude={"kind", "allowed_steps"})
         _check_fresh((*self._segments, fresh := Segment.model_validate(keys)))
-        return Replay(self._steps, (*kept, fresh), message.allowed_steps, self._block_end)
+        return Replay(self._steps, (*kept_segments, fresh), message.allowed_steps, self._block_end)
 
 
 def _before(segment: Segment, end: int) -> list[Recorded]:

@@ -79,9 +79,9 @@ def require_exact(plan: Plan) -> None:
         generator = torch.Generator().manual_seed(1)
         parameters = placed(random_parameters(plan.model, generator, gain=1.0), plan.device)
         examples = random_records(plan.model, EXAMPLES, generator)
-        (each,) = passes_on(META, examples, EXAMPLES, plan.model.dtype)
+        (single,) = passes_on(META, examples, EXAMPLES, plan.model.dtype)
         try:
-            require_static(plan.model.shapes_alone(), plan.model.record_losses, each.records)
+            require_static(plan.model.shapes_alone(), plan.model.record_losses, single.records)
             if not isinstance(plan.engine, ZerothOrder):  # takes no gradient
                 plan.engine.examine(examples, parameters)
         except UnfitLayerError:
@@ -96,13 +96,13 @@ def failures(plan: Plan) -> Iterator[Part]:
     parameters, clip, generator = _drawn(plan)
     pool = random_records(plan.model, 2 * rows, generator, sparse=plan.sparse, extremes=True)
     with Recorder() as recorder:
-        known = _numbers(plan, parameters, pool.select(np.arange(rows)), clip)
-    if not _say_something(known):
+        expected = _numbers(plan, parameters, pool.select(np.arange(rows)), clip)
+    if not _say_something(expected):
         yield "says something"
     if plan.numerics.rows_per_pass > 1 and recorder.unlisted:
         yield "operations"
     stay = np.append(np.arange(KEPT - 1), rows - 1)
-    if not same(known, _numbers(plan, parameters, pool.select(_others(rows, stay)), clip), stay):
+    if not same(expected, _numbers(plan, parameters, pool.select(_others(rows, stay)), clip), stay):
         yield "neighbours"
 
 
@@ -131,10 +131,10 @@ def fingerprint(plan: Plan) -> bytes:
     generator = torch.Generator().manual_seed(2)
     parameters = placed(random_parameters(plan.model, generator), plan.device)
     _example_errors(plan)
-    found = plan.engine.trace(parameters, random_records(plan.model, KEPT, generator, sparse=plan.sparse))
+    traces = plan.engine.trace(parameters, random_records(plan.model, KEPT, generator, sparse=plan.sparse))
     digest = hashlib.sha256()
-    for each in found:
-        digest.update(each.detach().double().contiguous().numpy().tobytes())
+    for values in traces:
+        digest.update(values.detach().double().contiguous().numpy().tobytes())
     return digest.digest()
 
 
@@ -147,41 +147,41 @@ def _example_errors(plan: Plan) -> None:
 def _others(rows: int, stay: NDArray[np.int64]) -> NDArray[np.int64]:
     """The pool's records of the second pass: other ordinary and extreme ones by turns, beside those that stay."""
     everyone = np.arange(rows)
-    others = np.where(everyone % 2, 2 * rows + everyone // 2 % EXTREMES, rows + everyone)
-    others[stay] = stay
-    return others
+    neighbours = np.where(everyone % 2, 2 * rows + everyone // 2 % EXTREMES, rows + everyone)
+    neighbours[stay] = stay
+    return neighbours
 
 
 def _numbers(plan: Plan, parameters: Parameters, records: Records, clip: Clip | None) -> list[Tensor]:
     """What the job's passes compute for each record: (n, …) each."""
-    found = plan.engine.trace(parameters, records)
+    traces = plan.engine.trace(parameters, records)
     if clip is not None:
-        found += plan.engine.trace(parameters, records, clip)
+        traces += plan.engine.trace(parameters, records, clip)
     if plan.scores.points == 0:
-        return found
+        return traces
     model = plan.model
     if isinstance(model, Ranks) and plan.scores.ranking is not None:
         ranked = model.ranked(parameters, records, leave_out_seen=plan.scores.ranking.leave_out_seen)
-        return [*found, torch.cat([of.only(ranks).cpu() for ranks, of in ranked])]
-    return [*found, model.forward(parameters, records).mT]
+        return [*traces, torch.cat([batch.only(ranks).cpu() for ranks, batch in ranked])]
+    return [*traces, model.forward(parameters, records).mT]
 
 
-def _say_something(known: list[Tensor]) -> bool:
+def _say_something(values: list[Tensor]) -> bool:
     """Returns True if the first and last numbers (losses or outputs, norms or scores) can reveal a difference.
 
     They must be finite and not 0 for at least one record in eight. A kernel cannot change zeros and NaNs, so a test on
     those alone would always pass.
     """
-    if not known:
+    if not values:
         return False
-    numbers = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in (known[0], known[-1])]
+    numbers = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in (values[0], values[-1])]
     spoken = [(torch.isfinite(each) & (each != 0.0)).any(dim=1).double().mean() for each in numbers]
     return all(bool(each >= 0.125) for each in spoken)
 
 
-def same(known: list[Tensor], found: list[Tensor], stay: NDArray[np.int64]) -> bool:
+def same(expected: list[Tensor], actual: list[Tensor], stay: NDArray[np.int64]) -> bool:
     """Returns True if the records that stay have the same bits: (n, …) each, by number in `stay`."""
-    pairs = [(before[stay], after[stay]) for before, after in zip(known, found, strict=True)]
+    pairs = [(one[stay], other[stay]) for one, other in zip(expected, actual, strict=True)]
     return all(torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in pairs)
 
 
@@ -206,19 +206,19 @@ def random_records(
             largest. Sparse: with all features, none, and one. Sequences: two longer than what is read, and an empty
             one; also, the first record becomes long and the second empty.
     """
-    n, whole = n + (EXTREMES if extremes else 0), n
+    n, total = n + (EXTREMES if extremes else 0), n
     labels = torch.randint(0, model.outputs, (n,), generator=generator)
     if model.outputs == 1:
         labels = torch.randn(n, generator=generator, dtype=torch.float64)
     if isinstance(model, MatrixFactorization):
-        users, items = (torch.randint(0, most, (n,), generator=generator) for most in (model.users, model.items))
+        users, items = (torch.randint(0, limit, (n,), generator=generator) for limit in (model.users, model.items))
         return RatingRecords(users, items, labels)
     if _of_sequences(model):
         return _random_sequences(model, n, labels, generator, extremes=extremes)
     if sparse:
         return SparseRecords(_random_sparse(n, model.features, generator, extremes=extremes), labels)
     features = torch.randn(n, model.features, generator=generator)
-    features[whole // 2 : whole] *= 1e3
+    features[total // 2 : total] *= 1e3
     if extremes:
         features[-3, 0], features[-2, 0] = torch.nan, torch.inf
         features[-1] = LARGE * features[-1].sign()
@@ -273,19 +273,19 @@ def require_repeating(extractor: Extractor) -> None:
 
 def extractor_failures(extractor: Extractor) -> Iterator[ExtractorPart]:
     """Yields the failing parts of an extractor's self-test, on three random public records, alone and after others."""
-    records, others = (extractor.examples(np.random.default_rng(seed)) for seed in (0, 1))
-    known = [extractor(each) for each in records]
-    spoken = [bool(torch.isfinite(each).all() and each.any()) for each in known]
-    distinct = len({each.numpy().tobytes() for each in known})
-    if not all(spoken) or distinct < len(known):
+    records, neighbours = (extractor.examples(np.random.default_rng(seed)) for seed in (0, 1))
+    expected = [extractor(each) for each in records]
+    spoken = [bool(torch.isfinite(each).all() and each.any()) for each in expected]
+    distinct = len({each.numpy().tobytes() for each in expected})
+    if not all(spoken) or distinct < len(expected):
         yield "says something"
 
     def after_another(at: int) -> Tensor:
-        extractor(others[(at + 1) % len(others)])  # of another length
+        extractor(neighbours[(at + 1) % len(neighbours)])  # of another length
         return extractor(records[at])
 
     everyone = range(len(records))
-    if not all(torch.equal(known[at], extractor(records[at])) for at in everyone):
+    if not all(torch.equal(expected[at], extractor(records[at])) for at in everyone):
         yield "again"
-    if not all(torch.equal(known[at], after_another(at)) for at in everyone):
+    if not all(torch.equal(expected[at], after_another(at)) for at in everyone):
         yield "neighbours"

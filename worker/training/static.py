@@ -37,8 +37,8 @@ def require_static(module: nn.Module, losses: Callable[[nn.Module, Any], Tensor]
     except (MemoryError, PrivacyError):
         raise  # the first says nothing about the model, the second names what is wrong
     except Exception as error:  # the library's own code may raise anything
-        where = inside[-1] if inside else "the model"
-        raise UnfitLayerError(where, f"a pass does not run without numbers: {type(error).__name__}") from None
+        place = inside[-1] if inside else "the model"
+        raise UnfitLayerError(place, f"a pass does not run without numbers: {type(error).__name__}") from None
 
 
 @contextmanager
@@ -52,9 +52,9 @@ def _followed(module: nn.Module, inside: list[str]) -> Iterator[None]:
         inside.pop()
 
     handles = []
-    for name, each in module.named_modules():
-        shown = f"{name or 'the model'} ({type(each).__name__})"
-        handles += [each.register_forward_pre_hook(partial(enter, shown)), each.register_forward_hook(leave)]
+    for name, submodule in module.named_modules():
+        text = f"{name or 'the model'} ({type(submodule).__name__})"
+        handles += [submodule.register_forward_pre_hook(partial(enter, text)), submodule.register_forward_hook(leave)]
     try:
         yield
     finally:

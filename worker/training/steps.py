@@ -124,9 +124,9 @@ def take(
     sums = []
     for number, norm in enumerate(norms):
         divisors = None if divides is None else divides.divisors(state, step, number)
-        own: dict[str, Tensor] | None = None if divisors is None else means.model_of(dict(divisors))
-        sums.append(noised(Query(step, number, norm, batch, own), parameters, means))
-    first, *others = sums
-    info = StepInfo(step, means.release.noise_variance(norms[0]), *(each.gradient for each in others))
+        own_divisors: dict[str, Tensor] | None = None if divisors is None else means.model_of(dict(divisors))
+        sums.append(noised(Query(step, number, norm, batch, own_divisors), parameters, means))
+    first, *rest_sums = sums
+    info = StepInfo(step, means.release.noise_variance(norms[0]), *(each.gradient for each in rest_sums))
     parameters, state = optimizer.update(first.gradient, state, parameters, info)
     return Taken(parameters, state, first.norm)

@@ -43,16 +43,16 @@ class Draws:
     job_id: str
     canaries: int
 
-    def below(self, what: str, most: int, each: int = 1) -> NDArray[np.int64]:
-        """(canaries, each) whole numbers, uniform below `most`."""
-        words = public_words(self.job_id, what, self.canaries * each)
-        return (words % np.uint64(most)).astype(np.int64).reshape(self.canaries, each)
+    def below(self, purpose: str, limit: int, times: int = 1) -> NDArray[np.int64]:
+        """(canaries, each) whole numbers, uniform below `limit`."""
+        words = public_words(self.job_id, purpose, self.canaries * times)
+        return (words % np.uint64(limit)).astype(np.int64).reshape(self.canaries, times)
 
-    def signs(self, what: str, each: int = 1) -> NDArray[np.float32]:
+    def signs(self, purpose: str, times: int = 1) -> NDArray[np.float32]:
         """(canaries, each) of −1 and 1."""
-        count = self.canaries * each
-        bits = np.unpackbits(public_words(self.job_id, what, -(-count // 64)).astype("<u8").view(np.uint8))
-        return 2.0 * bits[:count].reshape(self.canaries, each).astype(np.float32) - 1.0
+        count = self.canaries * times
+        bits = np.unpackbits(public_words(self.job_id, purpose, -(-count // 64)).astype("<u8").view(np.uint8))
+        return 2.0 * bits[:count].reshape(self.canaries, times).astype(np.float32) - 1.0
 
     def labels(self, model: Model) -> Tensor:
         """A class of each canary; in a regression a target beyond all others."""
@@ -137,8 +137,8 @@ class Ratings:
     def records(self, draws: Draws) -> Records:
         """See Form."""
         users, items = (
-            torch.from_numpy(draws.below(what, most)[:, 0])
-            for what, most in (("users", self.model.users), ("items", self.model.items))
+            torch.from_numpy(draws.below(purpose, limit)[:, 0])
+            for purpose, limit in (("users", self.model.users), ("items", self.model.items))
         )
         low, high = self.model.scale
         rated = torch.from_numpy(draws.signs("labels")[:, 0]) > 0.0
@@ -166,11 +166,11 @@ class Symbols:
         return SequenceRecords(items, ends - self.length, ends, labels)
 
 
-def form_of(model: Model, asked: Requested, features: Features, *, sparse: bool) -> Form:
+def form_of(model: Model, settings: Requested, features: Features, *, sparse: bool) -> Form:
     """The form of the records that a model takes.
 
     Args:
-        asked: the job's settings of the model.
+        settings: the job's settings of the model.
         sparse: features are sparse.
     """
     if isinstance(model, MatrixFactorization):
@@ -179,11 +179,11 @@ def form_of(model: Model, asked: Requested, features: Features, *, sparse: bool)
         return Symbols(model, model.items, model.spec.max_length + 1)
     if isinstance(model, HfTuning) and not model.of_images:
         return Symbols(model, model.vocabulary, model.spec.max_length + (not model.classification))
-    return HashedWords(model) if sparse else _dense(model, asked, features)
+    return HashedWords(model) if sparse else _dense(model, settings, features)
 
 
-def _dense(model: Model, asked: Requested, features: Features) -> Form:
-    extractor = asked.extractor if isinstance(asked, LinearModel) else None
+def _dense(model: Model, settings: Requested, features: Features) -> Form:
+    extractor = settings.extractor if isinstance(settings, LinearModel) else None
     if extractor is not None:
         return Vectors(model, extractor.length or math.sqrt(model.features) / 2.0)
     if isinstance(features, TableFeatures):

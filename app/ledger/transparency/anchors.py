@@ -40,7 +40,7 @@ class Anchors:
 
     def count(self, after: int) -> int:
         """How many heads and roots there are of more entries than these."""
-        return sum(place > after for of in (self.heads, self.roots) for place in of)
+        return sum(place > after for places in (self.heads, self.roots) for place in places)
 
     def add(self, seq: int, head: str, name: str) -> None:
         """Adds a kept head; notes a fault if it contradicts another one."""
@@ -52,14 +52,14 @@ class Anchors:
         """Adds a kept checkpoint, if one of the service's keys signed it."""
         for key in keys:
             try:
-                found = notes.opened(note, key)
+                checkpoint = notes.opened(note, key)
             except NotAuthentic:
                 continue
-            if found.dataset != dataset_id:
+            if checkpoint.dataset != dataset_id:
                 break
-            if self.roots.setdefault(found.size, found.root) != found.root:
-                self.faults.append(f"{name} has other entries than {self.root_names[found.size]}")
-            self.root_names.setdefault(found.size, name)
+            if self.roots.setdefault(checkpoint.size, checkpoint.root) != checkpoint.root:
+                self.faults.append(f"{name} has other entries than {self.root_names[checkpoint.size]}")
+            self.root_names.setdefault(checkpoint.size, name)
             return
         self.faults.append(f"{name} is not a checkpoint of this ledger that this service signed")
 
@@ -74,44 +74,44 @@ def anchors(
         outside: the checkpoint outside the database, as a note.
         after: of certificates those of jobs that have an entry after this one.
     """
-    found = Anchors()
+    found_anchors = Anchors()
     if recorded is not None:
-        found.add(recorded.seq, recorded.head, "the record outside the database")
-    known = set(session.scalars(select(SigningKey.public_key)))
+        found_anchors.add(recorded.seq, recorded.head, "the record outside the database")
+    public_keys = set(session.scalars(select(SigningKey.public_key)))
     signed = session.scalar(select(LedgerCheckpoint.note).where(LedgerCheckpoint.dataset_id == dataset_id))
     for name, note in (
         ("the checkpoint outside the database", outside),
         ("the checkpoint that the relay signed", signed),
     ):
         if note is not None:
-            found.add_note(note, dataset_id, known, name)
+            found_anchors.add_note(note, dataset_id, public_keys, name)
     # A block's certificates are its data set's: each names the blocks that it charged, under its signature.
     parent = session.scalar(select(Dataset.parent_id).where(Dataset.id == dataset_id)) or dataset_id
     for job_id, document in _certificates(session, dataset_id, parent, after):
-        _add_certificate(found, f"the certificate of {job_id}", document, dataset_id, parent, known)
-    return found
+        _add_certificate(found_anchors, f"the certificate of {job_id}", document, dataset_id, parent, public_keys)
+    return found_anchors
 
 
 def _add_certificate(
-    found: Anchors, name: str, document: object, dataset_id: str, parent: str, known: set[str]
+    result: Anchors, name: str, document: object, dataset_id: str, parent: str, public_keys: set[str]
 ) -> None:
     try:
         signed = Signed.model_validate(document)
         body, key = Certified.of(signed.certificate), signed.public_key
         if body.dataset.id != parent:
             raise ValueError("it belongs to another data set")
-        own = body.ledgers.get(dataset_id)
+        ledger_part = body.ledgers.get(dataset_id)
     except ValueError:
-        found.faults.append(f"{name} cannot be read")
+        result.faults.append(f"{name} cannot be read")
         return
-    if key not in known:
-        found.faults.append(f"{name} is signed with a key that does not belong to this service")
+    if key not in public_keys:
+        result.faults.append(f"{name} is signed with a key that does not belong to this service")
     elif not certificates.verify(document, key):
-        found.faults.append(f"the signature of {name} is not valid")
-    elif own is not None:
-        found.add(own.entry_seq, own.head, name)
-        if own.checkpoint is not None:
-            found.add_note(own.checkpoint, dataset_id, known, f"the checkpoint in {name}")
+        result.faults.append(f"the signature of {name} is not valid")
+    elif ledger_part is not None:
+        result.add(ledger_part.entry_seq, ledger_part.head, name)
+        if ledger_part.checkpoint is not None:
+            result.add_note(ledger_part.checkpoint, dataset_id, public_keys, f"the checkpoint in {name}")
 
 
 def _certificates(session: Session, ledger: str, dataset_id: str, after: int) -> Iterator[tuple[str, object]]:

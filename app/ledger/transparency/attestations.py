@@ -99,8 +99,8 @@ def about(files: Mapping[str, str], predicate_type: str, predicate: object) -> S
         files: name → SHA-256 (hex).
         predicate: JSON.
     """
-    named = tuple(Subject(name=name, digest=Digest(sha256=digest)) for name, digest in sorted(files.items()))
-    return Statement(_type=STATEMENT_TYPE, subject=named, predicateType=predicate_type, predicate=predicate)
+    subjects = tuple(Subject(name=name, digest=Digest(sha256=digest)) for name, digest in sorted(files.items()))
+    return Statement(_type=STATEMENT_TYPE, subject=subjects, predicateType=predicate_type, predicate=predicate)
 
 
 def seal(statement: Statement, signing_key: Signer) -> Envelope:
@@ -132,18 +132,18 @@ def opened(envelope: object, public_key: str) -> Statement:
         NotAuthentic: no signature is the key's over these bytes, or they are no in-toto statement.
     """
     try:
-        given = envelope if isinstance(envelope, Envelope) else Envelope.model_validate(envelope)
-        payload = _bytes(given.payload)
-        signed = encoded(given.payload_type, payload)
+        parsed = envelope if isinstance(envelope, Envelope) else Envelope.model_validate(envelope)
+        payload = _bytes(parsed.payload)
+        signed = encoded(parsed.payload_type, payload)
         key = Ed25519PublicKey.from_public_bytes(_bytes(public_key))
-        if not any(_signed(key, each, signed) for each in given.signatures):
+        if not any(_signed(key, each, signed) for each in parsed.signatures):
             raise NotAuthentic("this key did not sign the statement")
         found = Statement.model_validate(json.loads(payload))
     except NotAuthentic:
         raise
     except (AttributeError, ValueError) as error:
         raise NotAuthentic(f"this is not a DSSE envelope: {error!r}") from None
-    if (given.payload_type, found.type_, found.predicate_type) != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):
+    if (parsed.payload_type, found.type_, found.predicate_type) != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):
         raise NotAuthentic("the payload is not a statement about a certificate")
     return found
 

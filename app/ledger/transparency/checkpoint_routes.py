@@ -40,13 +40,13 @@ Since = Annotated[int | None, Query(ge=1, description="Prove that the tree begin
 def show_checkpoint(dataset: Dataset, db: Db, caller: CurrentKey) -> CheckpointView:
     """Shows a ledger's newest signed checkpoint, some seconds after its entry. Keep it where nobody else writes."""
     with db.read() as session:
-        found = _newest(session, caller, dataset)
-        read, terms = notes.read(found.note), envelope_of(session, found.dataset_id)
+        checkpoint = _newest(session, caller, dataset)
+        body, terms = notes.read(checkpoint.note), envelope_of(session, checkpoint.dataset_id)
     return CheckpointView(
-        dataset=read.dataset,
-        size=read.size,
-        root=base64.b64encode(read.root).decode(),
-        checkpoint=found.note,
+        dataset=body.dataset,
+        size=body.size,
+        root=base64.b64encode(body.root).decode(),
+        checkpoint=checkpoint.note,
         terms=None if terms is None else Envelope.model_validate_json(terms),
     )
 
@@ -81,8 +81,8 @@ def show_proof(
 
 
 def _newest(session: Session, caller: Caller, dataset: str) -> LedgerCheckpoint:
-    named, _account = repository.dataset_with_account(session, require(session, caller, dataset, "view").id)
-    found = session.get(LedgerCheckpoint, named.id)
-    if found is None:
+    dataset_row, _account = repository.dataset_with_account(session, require(session, caller, dataset, "view").id)
+    checkpoint = session.get(LedgerCheckpoint, dataset_row.id)
+    if checkpoint is None:
         raise Conflict("head-pending", "no checkpoint is signed yet: ask again in a moment")
-    return found
+    return checkpoint

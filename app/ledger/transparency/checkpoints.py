@@ -146,14 +146,14 @@ def _grown(db: Database, heads: Heads, dataset_id: str, signer: str, announce: A
         with db.read() as session:
             account = session.get_one(Account, dataset_id)
             row = session.get(LedgerCheckpoint, dataset_id)
-            before = None if row is None else row.note
+            earlier = None if row is None else row.note
             if row is not None and row.size == account.entries and notes.is_signed(row.note, signer):
                 return None
-            kept = [notes.read(note) for note in (outside, before) if note is not None]
-            tree = tree_of(session, dataset_id, fresh_from=min((each.size for each in kept), default=1))
-            _require_all(tree, dataset_id, account.entries, kept)
-            found = notes.Checkpoint(dataset_id, account.entries, tree.root(account.entries))
-            return _Grown(heads, found, account.head, dict(tree.made), outside, before, announce)
+            checkpoints = [notes.read(note) for note in (outside, earlier) if note is not None]
+            tree = tree_of(session, dataset_id, fresh_from=min((each.size for each in checkpoints), default=1))
+            _require_all(tree, dataset_id, account.entries, checkpoints)
+            checkpoint = notes.Checkpoint(dataset_id, account.entries, tree.root(account.entries))
+            return _Grown(heads, checkpoint, account.head, dict(tree.made), outside, earlier, announce)
     except (ValueError, UnreadableHeadError, Unavailable) as error:
         raise _refused(dataset_id, error) from None
 
@@ -206,21 +206,21 @@ def encoded(path: Sequence[bytes]) -> list[str]:
     return [base64.b64encode(each).decode() for each in path]
 
 
-def _require_all(tree: Tree, dataset_id: str, entries: int, kept: Sequence[notes.Checkpoint]) -> None:
-    for each in kept:
-        if each.dataset != dataset_id:
+def _require_all(tree: Tree, dataset_id: str, entries: int, checkpoints: Sequence[notes.Checkpoint]) -> None:
+    for checkpoint in checkpoints:
+        if checkpoint.dataset != dataset_id:
             raise NotAuthentic("a kept checkpoint is of another data set")
-        if each.size > entries or tree.root(each.size) != each.root:
-            raise TransientError(f"{dataset_id} lacks the kept checkpoint of {each.size} entries")
+        if checkpoint.size > entries or tree.root(checkpoint.size) != checkpoint.root:
+            raise TransientError(f"{dataset_id} lacks the kept checkpoint of {checkpoint.size} entries")
 
 
 def witness_due(
-    db: Database, heads: Heads, witnesses: Sequence[Witness], told: set[str], complete: dict[str, str] | None = None
+    db: Database, heads: Heads, witnesses: Sequence[Witness], reported: set[str], complete: dict[str, str] | None = None
 ) -> int:
     """Sends witnesses the checkpoints that they have not signed, and keeps their cosignatures; for the relay.
 
     Args:
-        told: what was logged already; grows.
+        reported: what was logged already; grows.
         complete: the notes, by data set, that were found to have every cosignature: they are not verified again; grows.
 
     Returns:
@@ -236,14 +236,14 @@ def witness_due(
         lacking = [each for each in witnesses if not notes.is_cosigned(note, each.key)]
         for witness in lacking:
             if witness not in away:  # one that is away would delay every ledger
-                added += _cosign(db, heads, witness, (dataset_id, note), told, away)
+                added += _cosign(db, heads, witness, (dataset_id, note), reported, away)
         if not lacking:
             complete[dataset_id] = note
     return added
 
 
 def _cosign(
-    db: Database, heads: Heads, witness: Witness, signed: tuple[str, str], told: set[str], away: set[Witness]
+    db: Database, heads: Heads, witness: Witness, signed: tuple[str, str], reported: set[str], away: set[Witness]
 ) -> bool:
     """Has one checkpoint cosigned and kept. Says what is wrong once, and is never the end of the others."""
     dataset_id, note = signed
@@ -251,17 +251,17 @@ def _cosign(
         line = witness.send(note, _proof_to(db, dataset_id, notes.read(note).size))
         return _keep_cosigned(db, heads, dataset_id, note, line)
     except Contradiction as error:
-        _tell(told, f"the ledger of {dataset_id} was rewound or rewritten: {error} (scrimp restore)")
+        _tell(reported, f"the ledger of {dataset_id} was rewound or rewritten: {error} (scrimp restore)")
     except (Conflict, InvalidRequest, TransientError, Unavailable, NotAuthentic, UnreadableHeadError, OSError) as error:
-        _tell(told, f"a checkpoint of {dataset_id} is not cosigned yet: {error}")
+        _tell(reported, f"a checkpoint of {dataset_id} is not cosigned yet: {error}")
         if isinstance(error, Away):
             away.add(witness)
     return False
 
 
-def _tell(told: set[str], text: str) -> None:
-    if text not in told:
-        told.add(text)
+def _tell(reported: set[str], text: str) -> None:
+    if text not in reported:
+        reported.add(text)
         logger.error(text)
 
 

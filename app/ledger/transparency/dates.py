@@ -57,8 +57,8 @@ class _Batch:
         return notes.sign(notes.Checkpoint(self.id, len(self.digests), root), key)
 
     def store(self, session: Session, signed: str) -> bool:
-        chosen = UNBATCHED.where(SignedDigest.digest.in_(self.digests)).with_for_update()
-        if len(session.scalars(chosen).all()) < len(self.digests):
+        rows = UNBATCHED.where(SignedDigest.digest.in_(self.digests)).with_for_update()
+        if len(session.scalars(rows).all()) < len(self.digests):
             return False  # another relay was faster
         size = len(self.digests)
         session.add(SignedBatch(id=self.id, size=size, note=signed, signed_at=whole_second(), cosigned=False))
@@ -78,8 +78,8 @@ def sign_due(db: Database, key: Signer) -> int:
 
     def draft() -> _Batch | None:
         with db.read() as session:
-            found = tuple(session.scalars(UNBATCHED.order_by(SignedDigest.digest).limit(TILE)))
-        return _Batch(new_id("signed"), found) if found else None
+            digests = tuple(session.scalars(UNBATCHED.order_by(SignedDigest.digest).limit(TILE)))
+        return _Batch(new_id("signed"), digests) if digests else None
 
     signed = 0
     while sign_and_store(db, draft, key) is not None:
@@ -87,11 +87,11 @@ def sign_due(db: Database, key: Signer) -> int:
     return signed
 
 
-def witness_due(db: Database, witnesses: Sequence[Witness], told: set[str], turn: Turn) -> int:
+def witness_due(db: Database, witnesses: Sequence[Witness], reported: set[str], turn: Turn) -> int:
     """Has the logs cosigned by all witnesses that have not yet. Returns how many cosignatures were added.
 
     Args:
-        told: what was said, not to repeat it.
+        reported: what was said, not to repeat it.
         turn: chooses those for now; a log that a witness refuses holds up no other.
     """
     with db.read() as session:
@@ -101,7 +101,7 @@ def witness_due(db: Database, witnesses: Sequence[Witness], told: set[str], turn
     for batch_id in turn(waiting):
         with db.read() as session:
             note = session.get_one(SignedBatch, batch_id).note
-        lines = [line for each in witnesses if each not in away and (line := _cosigned(note, each, told, away))]
+        lines = [line for each in witnesses if each not in away and (line := _cosigned(note, each, reported, away))]
         with db.write() as session:
             row = session.get_one(SignedBatch, batch_id, with_for_update=True)
             row.note += "".join(line for line in lines if line not in row.note)
@@ -110,7 +110,7 @@ def witness_due(db: Database, witnesses: Sequence[Witness], told: set[str], turn
     return added
 
 
-def _cosigned(note: str, witness: Witness, told: set[str], away: set[Witness]) -> str | None:
+def _cosigned(note: str, witness: Witness, reported: set[str], away: set[Witness]) -> str | None:
     """A witness's new line; None: it has signed, or does not now."""
     if notes.is_cosigned(note, witness.key):
         return None
@@ -119,8 +119,8 @@ def _cosigned(note: str, witness: Witness, told: set[str], away: set[Witness]) -
     except (Contradiction, TransientError) as error:
         if isinstance(error, Away):  # it would delay every log
             away.add(witness)
-        if str(error) not in told:
-            told.add(str(error))
+        if str(error) not in reported:
+            reported.add(str(error))
             logger.error("signatures are not dated yet: %s", error)
         return None
 
@@ -137,8 +137,8 @@ def date_of(session: Session, digest: str) -> SignatureDate:
         raise NotFound("no signature with this digest is in a log of this service")
     if row.batch is None or row.place is None:
         raise Conflict("head-pending", "the log with this signature is not signed yet: ask again in a moment")
-    chosen = select(SignedDigest.digest).where(SignedDigest.batch == row.batch).order_by(SignedDigest.place)
-    digests = tuple(session.scalars(chosen))
+    query = select(SignedDigest.digest).where(SignedDigest.batch == row.batch).order_by(SignedDigest.place)
+    digests = tuple(session.scalars(query))
     path = _tree(digests).inclusion(row.place - 1, len(digests))
     return SignatureDate(
         digest=digest,

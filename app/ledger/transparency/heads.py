@@ -117,9 +117,9 @@ class SupersededError(Exception):
     """Another writer kept a checkpoint, or named persons, that the database has not been compared with."""
 
 
-def _gains(before: str, note: str) -> bool:
+def _gains(old: str, note: str) -> bool:
     """True if this is the same checkpoint with a signature that the one before lacks."""
-    return read(before) == read(note) and not set(lines(note)) <= set(lines(before))
+    return read(old) == read(note) and not set(lines(note)) <= set(lines(old))
 
 
 class Heads:
@@ -148,16 +148,16 @@ class Heads:
             UnreadableHeadError: it is damaged, or the folder cannot be read.
             Unavailable: the bucket does not answer.
         """
-        found = self.read_all([dataset_id])[dataset_id]
-        if isinstance(found, UnreadableHeadError):
-            raise found
-        return found
+        head = self.read_all([dataset_id])[dataset_id]
+        if isinstance(head, UnreadableHeadError):
+            raise head
+        return head
 
     def read_all(self, dataset_ids: Iterable[str]) -> dict[str, Head | UnreadableHeadError | None]:
         """Several records, each as `read` answers it or with its error. Raises Unavailable."""
         ids = list(dataset_ids)
-        found = self.records.read_all([_head(each) for each in ids])
-        return {each: _parsed(each, record) for each, record in zip(ids, found, strict=True)}
+        records = self.records.read_all([_head(each) for each in ids])
+        return {each: _parsed(each, record) for each, record in zip(ids, records, strict=True)}
 
     def recorded(self) -> list[str]:
         """The data sets that have a record. Raises Unavailable."""
@@ -194,10 +194,10 @@ class Heads:
         """Replaces the record of a head that the database has lost; keeps the old one and its checkpoint beside it."""
         aside = f"{head.dataset}.forgotten-{secrets.token_hex(4)}"
         note = _checkpoint(head.dataset)
-        for name, kept in ((_head(head.dataset), aside), (note, f"{aside}-checkpoint")):
+        for name, target in ((_head(head.dataset), aside), (note, f"{aside}-checkpoint")):
             old = self.records.read(name)
             if old is not None:
-                self.records.put(kept, old.content.decode(errors="replace"), None)
+                self.records.put(target, old.content.decode(errors="replace"), None)
         self._change(_head(head.dataset), lambda _: head.model_dump_json())
         self.records.remove(note)
 
@@ -226,15 +226,15 @@ class Heads:
             OSError, Unavailable: it cannot be written.
         """
 
-        def newer(found: Record | None) -> str | None:
-            before = _note_kept(dataset_id, found)
-            if before is None or _gains(before, note):
+        def newer(record: Record | None) -> str | None:
+            old = _note_kept(dataset_id, record)
+            if old is None or _gains(old, note):
                 return note
-            if read(before) == read(note):
+            if read(old) == read(note):
                 return None
-            if before != compared:
+            if old != compared:
                 raise SupersededError("another checkpoint was kept meanwhile")
-            return note if read(before).size < read(note).size else None
+            return note if read(old).size < read(note).size else None
 
         self._change(_checkpoint(dataset_id), newer)
 
@@ -245,9 +245,9 @@ class Heads:
             UnreadableHeadError, OSError, Unavailable: as `keep_checkpoint`.
         """
 
-        def signed(found: Record | None) -> str | None:
-            before = _note_kept(dataset_id, found)
-            return note if before is None or _gains(before, note) else None
+        def signed(record: Record | None) -> str | None:
+            old = _note_kept(dataset_id, record)
+            return note if old is None or _gains(old, note) else None
 
         self._change(_checkpoint(dataset_id), signed)
 
@@ -263,7 +263,7 @@ class Heads:
         except OSError as error:
             raise UnreadableHeadError(f"its persons: {type(error).__name__}") from None
 
-    def keep_named(self, named: NamedPersons) -> None:
+    def keep_named(self, persons: NamedPersons) -> None:
         """Records persons, on disk before this returns. Does nothing if they, or later ones, are recorded.
 
         Raises:
@@ -271,31 +271,31 @@ class Heads:
             UnreadableHeadError, OSError, Unavailable: as `write`.
         """
 
-        def newer(found: Record | None) -> str | None:
-            before = _named(named.dataset, found)
-            if before is not None and before.version == named.version and not before.same_persons(named):
+        def newer(record: Record | None) -> str | None:
+            old = _named(persons.dataset, record)
+            if old is not None and old.version == persons.version and not old.same_persons(persons):
                 raise SupersededError("other persons were named meanwhile")
-            return named.model_dump_json() if before is None or before.version < named.version else None
+            return persons.model_dump_json() if old is None or old.version < persons.version else None
 
-        self._change(_persons(named.dataset), newer)
+        self._change(_persons(persons.dataset), newer)
 
     def epoch(self) -> str | None:
         """The epoch from which the noise secret is derived; None before the first rotation."""
-        found = self.records.read(EPOCH)
-        return None if found is None else found.content.decode().strip()
+        record = self.records.read(EPOCH)
+        return None if record is None else record.content.decode().strip()
 
     def rotate_epoch(self) -> str:
         """Starts a new epoch of the noise key: no earlier key is used again. Returns its public name."""
-        made = secrets.token_hex(16)
-        self._change(EPOCH, lambda _: made)
-        return made
+        epoch = secrets.token_hex(16)
+        self._change(EPOCH, lambda _: epoch)
+        return epoch
 
     def _change(self, name: str, made_of: Callable[[Record | None], str | None]) -> None:
         """Writes what follows from the present record; again if another writer came first. None: nothing is written."""
         for _ in range(TRIES):
-            before = self.records.read(name)
-            text = made_of(before)
-            if text is None or self.records.put(name, _line(text), before):
+            record = self.records.read(name)
+            text = made_of(record)
+            if text is None or self.records.put(name, _line(text), record):
                 return
         raise OSError(f"others keep writing {name}")
 
@@ -320,12 +320,12 @@ def _named(dataset_id: str, record: Record | None) -> NamedPersons | None:
     if record is None:
         return None
     try:
-        found = NamedPersons.model_validate_json(record.content)
+        persons = NamedPersons.model_validate_json(record.content)
     except ValidationError:
         raise UnreadableHeadError("its persons: the record is damaged") from None
-    if found.dataset != dataset_id:
+    if persons.dataset != dataset_id:
         raise UnreadableHeadError("its persons: the record belongs to another data set")
-    return found
+    return persons
 
 
 def _parsed(dataset_id: str, record: Record | OSError | None) -> Head | UnreadableHeadError | None:
@@ -334,10 +334,10 @@ def _parsed(dataset_id: str, record: Record | OSError | None) -> Head | Unreadab
     if isinstance(record, OSError):
         return UnreadableHeadError(type(record).__name__)
     try:
-        found = Head.model_validate_json(record.content)
+        head = Head.model_validate_json(record.content)
     except ValidationError:
         return UnreadableHeadError("it is damaged")
-    return found if found.dataset == dataset_id else UnreadableHeadError("it belongs to another data set")
+    return head if head.dataset == dataset_id else UnreadableHeadError("it belongs to another data set")
 
 
 def _note_kept(dataset_id: str, record: Record | None) -> str | None:

@@ -69,7 +69,7 @@ class Tree:
         if not 0 < old <= size:
             raise ValueError(f"a tree of {size} leaves does not follow one of {old}")
         path: list[bytes] = []
-        low, high, whole = 0, size, True
+        low, high, is_complete = 0, size, True
         while old != high:
             middle = low + _split(high - low)
             if old <= middle:
@@ -77,8 +77,8 @@ class Tree:
                 high = middle
             else:
                 path.append(self._range(low, middle))
-                low, whole = middle, False
-        return ([] if whole else [self._range(low, high)]) + path[::-1]
+                low, is_complete = middle, False
+        return ([] if is_complete else [self._range(low, high)]) + path[::-1]
 
     def _range(self, low: int, high: int) -> bytes:
         """The root of D[low:high]. In every proof `low` is a multiple of the power of two that the range fills."""
@@ -102,10 +102,10 @@ class Tree:
         """
         if number not in self._read:
             self._read[number] = self._leaves(number * TILE, (number + 1) * TILE)
-        found = self._read[number][low:high]
-        if len(found) != high - low:
-            raise ValueError(f"leaf {number * TILE + low + len(found)} is missing")
-        return found
+        tile = self._read[number][low:high]
+        if len(tile) != high - low:
+            raise ValueError(f"leaf {number * TILE + low + len(tile)} is missing")
+        return tile
 
 
 def _split(n: int) -> int:

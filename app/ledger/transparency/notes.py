@@ -41,13 +41,13 @@ class WitnessKey:
     @classmethod
     def parse(cls, text: str) -> WitnessKey:
         """Reads a verifier key, NAME+hash+key. Raises ValueError if it is malformed."""
-        name, _, rest = text.strip().partition("+")
-        digest, _, encoded = rest.partition("+")
+        name, _, key_text = text.strip().partition("+")
+        digest, _, encoded = key_text.partition("+")
         decoded = base64.b64decode(encoded, validate=True)
-        found = cls(name, decoded[1:])
-        if decoded[:1] != bytes([COSIGNATURE]) or len(found.raw) != 32 or found.id.hex() != digest:
+        key = cls(name, decoded[1:])
+        if decoded[:1] != bytes([COSIGNATURE]) or len(key.raw) != 32 or key.id.hex() != digest:
             raise ValueError(f"this is not a witness's verifier key (NAME+hash+key): {text!r}")
-        return found
+        return key
 
     @property
     def id(self) -> bytes:
@@ -84,12 +84,12 @@ def read(note: str) -> Checkpoint:
     try:
         origin, size, root = note.partition("\n\n")[0].split("\n")
         name, _, dataset = origin.rpartition("/")
-        found = Checkpoint(dataset, int(size), _exact(root))
+        checkpoint = Checkpoint(dataset, int(size), _exact(root))
     except ValueError:
         raise NotAuthentic("this is not a checkpoint") from None
-    if name != NAME or len(found.root) != 32 or not note.startswith(found.body + "\n"):
+    if name != NAME or len(checkpoint.root) != 32 or not note.startswith(checkpoint.body + "\n"):
         raise NotAuthentic("this is not a checkpoint of a ledger")
-    return found
+    return checkpoint
 
 
 def opened(note: str, public_key: str) -> Checkpoint:
@@ -101,11 +101,11 @@ def opened(note: str, public_key: str) -> Checkpoint:
     Raises:
         NotAuthentic: the key did not sign it, or it is not a checkpoint of a ledger.
     """
-    found = read(note)
+    checkpoint = read(note)
     key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public_key, validate=True))
-    for blob in _signatures(note, found.body, NAME, key_id(key)):
-        if _signed(key, blob[4:], found.body.encode()):
-            return found
+    for blob in _signatures(note, checkpoint.body, NAME, key_id(key)):
+        if _signed(key, blob[4:], checkpoint.body.encode()):
+            return checkpoint
     raise NotAuthentic("this key did not sign the checkpoint")
 
 
@@ -139,12 +139,12 @@ def cosigned(note: str, witness: WitnessKey) -> Checkpoint:
     Raises:
         NotAuthentic: it did not, or it is not a checkpoint of a ledger.
     """
-    found = read(note)
+    checkpoint = read(note)
     key = Ed25519PublicKey.from_public_bytes(witness.raw)
-    for blob in _signatures(note, found.body, witness.name, witness.id):
-        said = f"cosignature/v1\ntime {int.from_bytes(blob[4:12])}\n{found.body}"
-        if _signed(key, blob[12:], said.encode()):
-            return found
+    for blob in _signatures(note, checkpoint.body, witness.name, witness.id):
+        message = f"cosignature/v1\ntime {int.from_bytes(blob[4:12])}\n{checkpoint.body}"
+        if _signed(key, blob[12:], message.encode()):
+            return checkpoint
     raise NotAuthentic("the witness did not sign the checkpoint")
 
 
@@ -160,21 +160,21 @@ def is_cosigned(note: str, witness: WitnessKey) -> bool:
 def _signatures(note: str, body: str, name: str, digest: bytes) -> Iterator[bytes]:
     """What this name's key may have signed with: each begins with the key's id."""
     for line in note[len(body) + 1 :].split("\n")[:-1]:  # each ends with a newline
-        who, _, text = line.removeprefix(MARK).partition(" ")
+        signer, _, text = line.removeprefix(MARK).partition(" ")
         try:
             blob = _exact(text)
         except ValueError:
             continue
-        if who == name and blob[:4] == digest:
+        if signer == name and blob[:4] == digest:
             yield blob
 
 
 def _exact(text: str) -> bytes:
     """The bytes of base64 that has one spelling alone: spare bits are zero. Raises ValueError."""
-    found = base64.b64decode(text, validate=True)
-    if base64.b64encode(found).decode() != text:
+    decoded = base64.b64decode(text, validate=True)
+    if base64.b64encode(decoded).decode() != text:
         raise ValueError("this is not the base64 of its bytes")
-    return found
+    return decoded
 
 
 def verifier_key(key: Ed25519PublicKey) -> str:
@@ -192,9 +192,9 @@ def _id(name: str, kind: int, raw: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\n" + bytes([kind]) + raw).digest()[:4]
 
 
-def _signed(key: Ed25519PublicKey, signature: bytes, said: bytes) -> bool:
+def _signed(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
     try:
-        key.verify(signature, said)
+        key.verify(signature, message)
     except InvalidSignature:
         return False
     return True

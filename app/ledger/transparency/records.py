@@ -59,8 +59,8 @@ class Records(Protocol):
         """Several records, each as `read` answers it or with the error of a folder. Raises Unavailable."""
         ...
 
-    def put(self, name: str, text: str, before: Record | None) -> bool:
-        """Writes a record if it is still `before` (None: absent), on disk before this returns; False if it is not.
+    def put(self, name: str, text: str, expected: Record | None) -> bool:
+        """Writes a record if it is still `expected` (None: absent), on disk before this returns; False if it is not.
 
         Raises:
             OSError, Unavailable: as `read`.
@@ -104,18 +104,18 @@ class InFolder:
 
     def read_all(self, names: list[str]) -> list[Record | OSError | None]:
         """One after the other."""
-        found: list[Record | OSError | None] = []
+        records: list[Record | OSError | None] = []
         for name in names:
             try:
-                found.append(self.read(name))
+                records.append(self.read(name))
             except OSError as error:
-                found.append(error)
-        return found
+                records.append(error)
+        return records
 
-    def put(self, name: str, text: str, before: Record | None) -> bool:
+    def put(self, name: str, text: str, expected: Record | None) -> bool:
         """Under the folder's lock."""
         with self._locked():
-            if self.read(name) != before:
+            if self.read(name) != expected:
                 return False
             write_private(self.folder / name, text, overwrite=True)  # this syncs the file
             sync(self.folder)
@@ -136,9 +136,9 @@ class InFolder:
             follows(end)
             if torn := len(end) - end.rfind(b"\n") - 1:
                 file.truncate(size - torn)
-            rest = memoryview(line.encode() + b"\n")
-            while rest:
-                rest = rest[file.write(rest) :]
+            remaining = memoryview(line.encode() + b"\n")
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
             os.fsync(file.fileno())
             if size == torn:  # new
                 sync(self.folder)
@@ -191,8 +191,8 @@ class InBucket:
 
         with answers():
             try:
-                found = get(self._store, name)
-                return Record(bytes(found.bytes()), found.meta["e_tag"] or "")
+                content = get(self._store, name)
+                return Record(bytes(content.bytes()), content.meta["e_tag"] or "")
             except FileNotFoundError:
                 return None
 
@@ -203,7 +203,7 @@ class InBucket:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as threads:
             return list(threads.map(self.read, names))
 
-    def put(self, name: str, text: str, before: Record | None) -> bool:
+    def put(self, name: str, text: str, expected: Record | None) -> bool:
         """If-None-Match for a new object, If-Match for one that was read.
 
         An answer may be lost after the store has written: the client then asks again and is refused by its own write.
@@ -215,10 +215,10 @@ class InBucket:
         content = text.encode()
         try:
             with answers():
-                if before is None:
+                if expected is None:
                     put(self._store, name, content, mode="create", use_multipart=False)
                 else:
-                    put(self._store, name, content, mode={"e_tag": before.version}, use_multipart=False)
+                    put(self._store, name, content, mode={"e_tag": expected.version}, use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             now = self.read(name)
             return now is not None and now.content == content
@@ -227,11 +227,11 @@ class InBucket:
     def append(self, name: str, line: str, follows: Follows) -> None:
         """Writes the object anew: a bucket cannot append."""
         for _ in range(TRIES):
-            before = self.read(name)
-            lines = [b""] if before is None else before.content.split(b"\n")
+            record = self.read(name)
+            lines = [b""] if record is None else record.content.split(b"\n")
             follows(b"\n".join(lines[-2:]))
             lines[-1] = line.encode()
-            if self.put(name, b"\n".join([*lines, b""]).decode(), before):
+            if self.put(name, b"\n".join([*lines, b""]).decode(), record):
                 return
         raise OSError(errno.EAGAIN, "others keep writing it", name)
 
@@ -247,8 +247,8 @@ class InBucket:
         from obstore import list as objects  # noqa: PLC0415
 
         with answers():
-            found = [each["path"].rpartition("/")[2] for some in objects(self._store) for each in some]
-        return sorted(name for name in found if name.endswith(ending))
+            names = [each["path"].rpartition("/")[2] for some in objects(self._store) for each in some]
+        return sorted(name for name in names if name.endswith(ending))
 
 
 def _end(descriptor: int, size: int) -> bytes:

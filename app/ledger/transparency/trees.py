@@ -21,10 +21,10 @@ def tree_of(session: Session, dataset_id: str, fresh_from: int | None = None) ->
     """
 
     def leaves(low: int, high: int) -> Sequence[bytes]:
-        chosen = select(LedgerEntry.seq, LedgerEntry.hash).where(
+        query = select(LedgerEntry.seq, LedgerEntry.hash).where(
             LedgerEntry.dataset_id == dataset_id, LedgerEntry.seq > low, LedgerEntry.seq <= high
         )
-        rows = session.execute(chosen.order_by(LedgerEntry.seq)).all()
+        rows = session.execute(query.order_by(LedgerEntry.seq)).all()
         if any(row.seq != seq for seq, row in enumerate(rows, start=low + 1)):
             raise ValueError(f"an entry from {low + 1} to {high} is missing")
         return [leaf(bytes.fromhex(row.hash)) for row in rows]

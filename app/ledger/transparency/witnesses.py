@@ -62,12 +62,12 @@ class Witness:
         try:
             if status != 200:
                 raise NotAuthentic(f"it answered {status}")
-            found = notes.cosigned(text, self.key)
+            cosigned = notes.cosigned(text, self.key)
         except NotAuthentic as error:
             raise TransientError(f"the witness {self.key.name}: {error}") from None
-        if found.dataset != dataset_id:
+        if cosigned.dataset != dataset_id:
             raise TransientError(f"the witness {self.key.name} answered with another ledger's checkpoint")
-        return found
+        return cosigned
 
     def send(self, note: str, proof: Proof) -> str:
         """Has a checkpoint cosigned.
@@ -132,7 +132,7 @@ def required(settings: Settings) -> tuple[Witness, ...]:
     """
     if not settings.witness_required:
         return ()
-    found = tuple(configured(settings))
-    if not found:
+    witnesses = tuple(configured(settings))
+    if not witnesses:
         raise ValueError("SCRIMP_WITNESS_REQUIRED is set, and SCRIMP_WITNESSES names none")
-    return found
+    return witnesses

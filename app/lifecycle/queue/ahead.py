@@ -74,21 +74,21 @@ class Queue:
     def ahead(self, mine: Pair) -> Ahead | None:
         """Plays the claims until the pair's last job is taken; None if it never is: no worker, or a limit of 0."""
         running, claims = deque(self.running), 0
-        most = min(MOST_CLAIMS, max(1, MOST_WORK // len(self.waiting)))
+        limit = min(MOST_CLAIMS, max(1, MOST_WORK // len(self.waiting)))
         while self.workers:
-            chosen = self._next(running) if len(running) < self.workers else None
-            if chosen is None:
+            candidate = self._next(running) if len(running) < self.workers else None
+            if candidate is None:
                 if not running:
                     return None
                 running.popleft()
                 self.ends += 1
                 continue
-            pair, turn = chosen
+            pair, turn = candidate
             self.waiting[pair] -= 1
             if pair == mine and not self.waiting[pair]:
                 return Ahead(claims, self.ends / self.workers)
             claims += 1
-            if claims == most:
+            if claims == limit:
                 return Ahead(claims, self.ends / self.workers, is_whole=False)
             self.turns = self.turns.after(pair, turn)
             running.append(pair)
@@ -101,8 +101,8 @@ class Queue:
             for pair, count in self.waiting.items()
             if count and ((limit := self.limits[pair[1]]) is None or of_key[pair[1]] < limit)
         ]
-        found = fairest(free, Counter(running), self.turns, self.weights)
-        return None if found is None else (found.job.pair, found.turn)
+        candidate = fairest(free, Counter(running), self.turns, self.weights)
+        return None if candidate is None else (candidate.job.pair, candidate.turn)
 
 
 def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: float) -> Ahead | None:
@@ -121,8 +121,8 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     like = DEVICE.in_(("auto", "cuda" if gpu else "cpu"))
     pair = (Dataset.owner_key, Job.key_id)
     # Jobs of the same key with a lower priority come after it.
-    after = (Job.key_id == key_id) & (Dataset.owner_key == owner) & (spec.priority > PRIORITY)
-    counts = (func.sum(case((after, 0), else_=1)), func.min(Job.created_at))
+    preferred = (Job.key_id == key_id) & (Dataset.owner_key == owner) & (spec.priority > PRIORITY)
+    counts = (func.sum(case((preferred, 0), else_=1)), func.min(Job.created_at))
     runs = select(*pair).join(Dataset, Dataset.id == Job.dataset_id).where(Job.study.is_(None), like)
     waiting = session.execute(
         runs.add_columns(*counts).where(Job.status == "queued", IS_DUE).group_by(*pair).order_by(*pair)
@@ -136,6 +136,6 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     turns = turns_of(session, {each for each, _key in queue})
     alive = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
     devices = session.scalars(select(Worker.devices).where(alive)).all()
-    workers = sum(not gpu or any(each.get("kind") == "cuda" for each in found or ()) for found in devices)
-    found = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, workers)
-    return found.ahead(mine)
+    workers = sum(not gpu or any(each.get("kind") == "cuda" for each in devices_of or ()) for devices_of in devices)
+    queue_of = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, workers)
+    return queue_of.ahead(mine)

@@ -88,12 +88,12 @@ class Place:
         Args:
             frozen: the kind of device of the job's earlier ready attempts. Such a job goes on with fewer.
         """
-        wanted, asked = frozen or runtime.device, runtime.ranks
+        wanted, ranks = frozen or runtime.device, runtime.ranks
         if not self.most or wanted == "cpu" or runtime.shard != "none":
             return 0
         if frozen == "cuda":
-            return min(asked, self.most)
-        return asked if asked <= self.most else 0
+            return min(ranks, self.most)
+        return ranks if ranks <= self.most else 0
 
     def taken(self, runtime: Runtime, need: int) -> tuple[int, ...] | None:
         """The GPUs that a claim takes now; None if too few are free. `auto` takes all that are."""
@@ -107,8 +107,8 @@ class Place:
         """True if free GPUs stay free for a gang whose turn it is: nowhere else, among enough GPUs alike, are more of
         them free; of equal ones the first keep them, by the crew's name and an index."""
         mine = (-len(self.free), self.crew or "", min(self.free, default=0))
-        others = (each for each in self.rivals if len(each.able) >= need)
-        return all(mine < (-len(each.free), each.crew, min(each.free, default=0)) for each in others)
+        rivals = (each for each in self.rivals if len(each.able) >= need)
+        return all(mine < (-len(each.free), each.crew, min(each.free, default=0)) for each in rivals)
 
 
 def place_of(session: Session, worker: str, member: Member, lease_s: float) -> Place:
@@ -119,30 +119,30 @@ def place_of(session: Session, worker: str, member: Member, lease_s: float) -> P
     """
     locked = select(Worker.name).where(Worker.crew == member.crew).order_by(Worker.name)
     listed = session.scalars(locked.with_for_update(key_share=True)).all()
-    own, kind = member.device.index, kind_of(member.device)
-    pools = _pools(session, lease_s, (member.crew, (own,)))
+    number, kind = member.device.index, kind_of(member.device)
+    pools = _pools(session, lease_s, (member.crew, (number,)))
     mine = pools.get((member.crew, kind), Pool(member.crew))
     rivals = tuple(pool for name, pool in pools.items() if name != (member.crew, kind))
-    is_lent = worker not in listed or own not in mine.free
-    others = tuple(each for each in mine.free if each != own)
-    free = others if is_lent else (own, *others)
+    is_lent = worker not in listed or number not in mine.free
+    other_gpus = tuple(each for each in mine.free if each != number)
+    free = other_gpus if is_lent else (number, *other_gpus)
     return Place(min(MOST_PROCESSES, max(1, len(mine.able))), member.crew, free, rivals, is_lent)
 
 
 def largest(session: Session, lease_s: float) -> int:
     """The most GPUs alike that one attempt can have on living workers."""
     crews = max((len(each.able) for each in _pools(session, lease_s).values()), default=0)
-    alone = select(Worker.devices).where(Worker.seen_at > now_there(session) - timedelta(seconds=lease_s))
-    has_one = any(_gpus(devices) for devices in session.scalars(alone))
+    query = select(Worker.devices).where(Worker.seen_at > now_there(session) - timedelta(seconds=lease_s))
+    has_one = any(_gpus(devices) for devices in session.scalars(query))
     return min(MOST_PROCESSES, max(crews, int(has_one)))
 
 
 def sizes(session: Session, lease_s: float) -> dict[str, int]:
     """The most GPUs alike that one attempt can have in each living crew."""
-    found: dict[str, int] = {}
+    crews: dict[str, int] = {}
     for (crew, _kind), pool in _pools(session, lease_s).items():
-        found[crew] = min(MOST_PROCESSES, max(found.get(crew, 0), len(pool.able)))
-    return found
+        crews[crew] = min(MOST_PROCESSES, max(crews.get(crew, 0), len(pool.able)))
+    return crews
 
 
 def release(db: Database, job_id: str, number: int, gpus: Sequence[int]) -> None:
@@ -178,9 +178,9 @@ def _wake(session: Session, gpus: int, but: str = "") -> None:
     waiting = (Job.status == "queued", Job.study.is_(None), Job.id != but, IS_DUE)
     queued = select(Job.id).where(*waiting).order_by(Job.created_at)
     gang = session.scalars(queued.where(PROCESSES.not_in(("1", "auto")), DEVICE != "cpu").limit(1)).all()
-    others = session.scalars(queued.limit(max(0, gpus))).all()
-    for each in dict.fromkeys((*gang, *others)):
-        notify(session, each)
+    queued_ids = session.scalars(queued.limit(max(0, gpus))).all()
+    for job_id in dict.fromkeys((*gang, *queued_ids)):
+        notify(session, job_id)
 
 
 def _pools(
@@ -192,10 +192,10 @@ def _pools(
     for crew, devices in rows:
         for gpu in _gpus(devices):
             able[crew, kind_of(gpu)].add(gpu.index)
-    held = _held(session, lease_s, asker)
+    in_use = _held(session, lease_s, asker)
     return {
-        (crew, kind): Pool(crew, tuple(sorted(there)), tuple(sorted(there - held[crew])))
-        for (crew, kind), there in able.items()
+        (crew, kind): Pool(crew, tuple(sorted(cards)), tuple(sorted(cards - in_use[crew])))
+        for (crew, kind), cards in able.items()
     }
 
 
@@ -205,18 +205,20 @@ def _held(session: Session, lease_s: float, asker: tuple[str, tuple[int, ...]] |
     Args:
         asker: the crew and the one GPU of the worker that asks: it claims nothing before its own process has ended.
     """
-    what = select(Attempt.crew, Attempt.gpus).where(Attempt.crew.is_not(None))
-    running = what.join(Job, (Job.id == Attempt.job_id) & (Job.attempt == Attempt.number)).where(Job.status.in_(ACTIVE))
+    query = select(Attempt.crew, Attempt.gpus).where(Attempt.crew.is_not(None))
+    running = query.join(Job, (Job.id == Attempt.job_id) & (Job.attempt == Attempt.number)).where(
+        Job.status.in_(ACTIVE)
+    )
     # The processes of a lapsed lease end within one more, as their leader cannot renew it.
     recently = Attempt.ended_at > now_there(session) - timedelta(seconds=lease_s)
-    lost = session.execute(what.where(Attempt.status.in_(("lost", "lapsed")), recently))
+    lost = session.execute(query.where(Attempt.status.in_(("lost", "lapsed")), recently))
     rows = [*session.execute(running), *((crew, gpus) for crew, gpus in lost if (crew, gpus) != asker)]
-    held: defaultdict[str, set[int]] = defaultdict(set)
+    in_use: defaultdict[str, set[int]] = defaultdict(set)
     for crew, gpus in rows:
-        held[crew].update(gpus or ())
-    return held
+        in_use[crew].update(gpus or ())
+    return in_use
 
 
 def _gpus(devices: Sequence[object] | None) -> list[Device]:
-    found = [Device.model_validate(each) for each in devices or ()]
-    return [each for each in found if each.kind == "cuda"]
+    gpus = [Device.model_validate(each) for each in devices or ()]
+    return [each for each in gpus if each.kind == "cuda"]

@@ -60,11 +60,11 @@ PATIENCE = 20  # leases that a job waits at least for the release that began it
 def _lines() -> CTE:
     """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
     job, later = aliased(Job), aliased(Job)
-    of = in_queue(later)
+    queued = in_queue(later)
     line = (later.key_id, later.dataset_id)
 
-    def first(*after: ColumnElement[bool]) -> Select[str]:
-        return select(later.id).where(*of, *after).order_by(*line).limit(1)
+    def first(*conditions: ColumnElement[bool]) -> Select[str]:
+        return select(later.id).where(*queued, *conditions).order_by(*line).limit(1)
 
     begins = select(job.key_id, job.dataset_id).where(job.id == first().scalar_subquery())
     lines = begins.cte("lines", recursive=True)
@@ -123,18 +123,18 @@ def fairest(
         of_owner[owner] += count
     least_owner = min((weights[each.owner] for each in waiting), default=1)
     least_key: dict[str, int] = {}
-    for each in waiting:
-        least_key[each.owner] = min(least_key.get(each.owner, weights[each.key]), weights[each.key])
+    for candidate in waiting:
+        least_key[candidate.owner] = min(least_key.get(candidate.owner, weights[candidate.key]), weights[candidate.key])
 
-    def order(each: Candidate) -> tuple[int | datetime | str, ...]:
-        start, (owner_number, number) = turns.next(each.pair, weights), turns.oldest(each.pair)
-        owner_rounds = rounds(of_owner[each.owner], weights[each.owner], least_owner)
-        key_rounds = rounds(running.get(each.pair, 0), weights[each.key], least_key[each.owner])
+    def order(candidate: Candidate) -> tuple[int | datetime | str, ...]:
+        start, (owner_number, number) = turns.next(candidate.pair, weights), turns.oldest(candidate.pair)
+        owner_rounds = rounds(of_owner[candidate.owner], weights[candidate.owner], least_owner)
+        key_rounds = rounds(running.get(candidate.pair, 0), weights[candidate.key], least_key[candidate.owner])
         of_keys = (key_rounds, start.key_start, number)
-        return (owner_rounds, start.owner_start, owner_number, *of_keys, each.created_at, each.job_id)
+        return (owner_rounds, start.owner_start, owner_number, *of_keys, candidate.created_at, candidate.job_id)
 
-    found = min(waiting, key=order, default=None)
-    return None if found is None else Chosen(found, turns.next(found.pair, weights))
+    first = min(waiting, key=order, default=None)
+    return None if first is None else Chosen(first, turns.next(first.pair, weights))
 
 
 def claim_next(
@@ -170,29 +170,29 @@ def claim_next(
             place = Place.alone(devices) if member is None else place_of(session, worker, member, lease_s)
             fits = may_run(devices, processes, place.most, spare=keeps or place.is_lent)
             may = and_(fits, _of_release(session, worker, lease_s))
-            chosen = next_job(session, may, passed, behind)
-            if chosen is None:
+            line_head = next_job(session, may, passed, behind)
+            if line_head is None:
                 return None
-            found = chosen.job
-            job = session.execute(NEEDED.where(Job.id == found.job_id)).one()
-            reads = held_on(session, job.parent_id or job.id) or [found.dataset_id]
+            candidate = line_head.job
+            job = session.execute(NEEDED.where(Job.id == candidate.job_id)).one()
+            reads = held_on(session, job.parent_id or job.id) or [candidate.dataset_id]
             if all(each in current for each in reads):
                 reached = all(_hold_within(session, job, each, current[each]) for each in reads)
                 gpus, waits = _gpus(place, job, processes) if reached else (None, False)
                 if waits:
                     keeps = True
                     continue
-                held = None if gpus is None else claim(session, found.job_id, worker, lease_s, place.crew, gpus)
-                if held is not None:
-                    note_turn(session, found.pair, chosen.turn)
+                claimed = None if gpus is None else claim(session, candidate.job_id, worker, lease_s, place.crew, gpus)
+                if claimed is not None:
+                    note_turn(session, candidate.pair, line_head.turn)
                     _LAST[db] = tuple(reads)
-                    return held
+                    return claimed
                 # Taken by another worker, its key is at its limit, its hold is too new, a block of it is behind, or
                 # another crew keeps GPUs for it.
-                passed.add(found.job_id)
-        for each in reads:
-            if each not in current:  # outside the transaction: the record is read before the ledger
-                current[each] = reach(db, heads, each)
+                passed.add(candidate.job_id)
+        for dataset_id in reads:
+            if dataset_id not in current:  # outside the transaction: the record is read before the ledger
+                current[dataset_id] = reach(db, heads, dataset_id)
 
 
 def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[bool]:
@@ -205,27 +205,27 @@ def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[
     a worker with the same, too.
     """
     mine = select(Worker.release, Worker.finishes, Worker.card).where(Worker.name == worker)
-    found = session.execute(mine).one_or_none()
-    if found is None or found.release is None:
+    row = session.execute(mine).one_or_none()
+    if row is None or row.release is None:
         return true()
-    of_release = Job.release == str(found.release)
-    began = and_(of_release, or_(Job.card.is_(None), Job.card == found.card))
+    of_release = Job.release == str(row.release)
+    began = and_(of_release, or_(Job.card.is_(None), Job.card == row.card))
     seen = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
     has_device = or_(DEVICE != "cuda", Worker.devices[0]["kind"].as_string() == "cuda")
-    alike = or_(Job.card.is_(None), Worker.card == Job.card)
-    able = exists().where(Worker.release == Job.release, seen, has_device, alike)
+    same_card = or_(Job.card.is_(None), Worker.card == Job.card)
+    able = exists().where(Worker.release == Job.release, seen, has_device, same_card)
     least_s, ran_s = PATIENCE * lease_s, cast(Job.ran_s, Integer)
     may = or_(Job.release.is_(None), began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
-    return and_(of_release, may) if found.finishes else may
+    return and_(of_release, may) if row.finishes else may
 
 
 def _hold_within(session: Session, job: Row[Any], dataset_id: str, entries: int) -> bool:
     """True if the job's hold, or its study's, is among the first entries of a ledger; never if it is behind."""
     if entries == ALL:
         return True
-    once = f"hold:{job.parent_id or job.id}"
-    held = select(LedgerEntry.seq).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once)
-    seq = session.scalar(held)
+    key = f"hold:{job.parent_id or job.id}"
+    hold = select(LedgerEntry.seq).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == key)
+    seq = session.scalar(hold)
     return seq is not None and seq <= entries
 
 
@@ -238,8 +238,8 @@ def may_run(devices: Collection[str], processes: int, gpus: int, *, spare: bool 
         spare: without a GPU: the worker's own is another attempt's, or kept for one.
     """
 
-    def up_to(most: int) -> ColumnElement[bool]:
-        return PROCESSES.in_(["auto", *map(str, range(1, most + 1))]) | Job.device.is_not(None)
+    def up_to(limit: int) -> ColumnElement[bool]:
+        return PROCESSES.in_(["auto", *map(str, range(1, limit + 1))]) | Job.device.is_not(None)
 
     if spare:
         return and_(DEVICE == "cpu", up_to(processes))
@@ -317,9 +317,9 @@ def _waiting(
     )
     best: dict[Pair, tuple[int, datetime, str, Candidate]] = {}
     for owner, key, dataset_id, job_id, created_at, priority in rows:
-        found = Candidate(owner, key, dataset_id, job_id, created_at)
-        place = (-priority, found.created_at, found.job_id, found)
-        best[found.pair] = min(place, best.get(found.pair, place), key=lambda each: each[:3])
+        candidate = Candidate(owner, key, dataset_id, job_id, created_at)
+        place = (-priority, candidate.created_at, candidate.job_id, candidate)
+        best[candidate.pair] = min(place, best.get(candidate.pair, place), key=lambda entry: entry[:3])
     return [each[3] for each in best.values()]
 
 
@@ -327,11 +327,11 @@ def _pays_on(behind: Collection[str]) -> ColumnElement[bool]:
     """The condition that a job, or its study, holds on one of these data sets: others of the same data set go on."""
     if not behind:
         return false()
-    once = "hold:" + func.coalesce(Job.parent_id, Job.id)
-    return exists().where(LedgerEntry.dataset_id.in_(behind), LedgerEntry.once == once)
+    key = "hold:" + func.coalesce(Job.parent_id, Job.id)
+    return exists().where(LedgerEntry.dataset_id.in_(behind), LedgerEntry.once == key)
 
 
 def limits_and_weights(session: Session, keys: Collection[str]) -> tuple[dict[str, int | None], dict[str, int]]:
     """Returns the limits of running jobs and the weights of keys."""
-    found = session.execute(select(ApiKey.id, ApiKey.max_running_jobs, ApiKey.weight).where(ApiKey.id.in_(keys))).all()
-    return {row[0]: row[1] for row in found}, {row[0]: row[2] for row in found}
+    rows = session.execute(select(ApiKey.id, ApiKey.max_running_jobs, ApiKey.weight).where(ApiKey.id.in_(keys))).all()
+    return {row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows}

@@ -110,9 +110,9 @@ class Presence:
             session.execute(delete(Worker).where(Worker.name == self.name))
 
     @staticmethod
-    def _quietly(what: Callable[[], None]) -> None:
+    def _quietly(action: Callable[[], None]) -> None:
         try:
-            what()
+            action()
         except SQLAlchemyError as error:  # the database is away for a while
             logger.warning("cannot update the list of workers: %s", type(error).__name__)
 
@@ -125,10 +125,10 @@ def workers(session: Session) -> list[tuple[Worker, str | None]]:
         .order_by(Worker.seen_at.desc(), Worker.name)
     )
     # A killed worker may still hold one job by its lease, and its name may hold another from before.
-    found: dict[str, tuple[Worker, str | None]] = {}
+    by_name: dict[str, tuple[Worker, str | None]] = {}
     for worker, job in session.execute(query):
-        found.setdefault(worker.name, (worker, job))
-    return list(found.values())
+        by_name.setdefault(worker.name, (worker, job))
+    return list(by_name.values())
 
 
 def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
@@ -157,16 +157,16 @@ class GpuWorkers:
         """Returns True if a worker with a GPU was seen within a lease's time."""
         return any(each.kind == "cuda" for each in self._seen())
 
-    def have_processes(self, asked: int) -> bool:
+    def have_processes(self, ranks: int) -> bool:
         """Returns True if a worker that runs so many processes for one job was seen within a lease's time."""
-        return any((each.processes or 1) >= asked for each in self._seen())
+        return any((each.processes or 1) >= ranks for each in self._seen())
 
-    def have_gpus(self, asked: int) -> bool:
+    def have_gpus(self, gpus: int) -> bool:
         """Returns True if workers that lend each other so many GPUs for one job were seen within a lease's time."""
         if self._gpus is None:
             with self._db.read() as session:
                 self._gpus = crews.largest(session, self.lease_s)
-        return self._gpus >= asked
+        return self._gpus >= gpus
 
     def lack(self, runtime: Runtime, frozen: str | None) -> Literal["cuda", "gpus", "processes"] | None:
         """What no living worker has for a job: a GPU, so many GPUs for one job, or so many processes.

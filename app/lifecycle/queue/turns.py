@@ -45,9 +45,9 @@ class Turns:
         self._number, self._owners_now = latest
         self._of_owner: dict[str, Turn] = {}  # the latest of its pairs' numbers and starts
         for (owner, _key), turn in last.items():
-            found = self._of_owner.get(owner, turn)
-            number, start = max(found.number, turn.number), max(found.owner_start, turn.owner_start)
-            self._of_owner[owner] = Turn(number, start, max(found.key_start, turn.key_start))
+            last_turn = self._of_owner.get(owner, turn)
+            number, start = max(last_turn.number, turn.number), max(last_turn.owner_start, turn.owner_start)
+            self._of_owner[owner] = Turn(number, start, max(last_turn.key_start, turn.key_start))
 
     def next(self, pair: Pair, weights: Mapping[str, int]) -> Turn:
         """The turn that the pair's next claim would be. Weights are those of the owners' and the jobs' keys."""
@@ -87,10 +87,10 @@ def turns_of(session: Session, owners: Collection[str]) -> Turns:
     return Turns(last, (latest[0] or 0, latest[1] or 0))
 
 
-def rounds(running: int, weight: int, least: int) -> int:
+def rounds(running: int, weight: int, lowest: int) -> int:
     """How many whole rounds of jobs somebody runs: in a round each runs as many as its weight in units of the least one
     that waits. So equal weights compare the numbers of jobs, and weight 3 may run three for one of weight 1."""
-    return running * least // weight
+    return running * lowest // weight
 
 
 def note_turn(session: Session, pair: Pair, turn: Turn) -> None:

@@ -26,22 +26,22 @@ def tuned_files(model: HfTuning, parameters: Parameters, metadata: dict[str, str
 
     Weights are in float32; `metadata` is their file's header.
     """
-    of = model.folder.architecture
+    architecture = model.folder.architecture
     if model.spec.tuning == "lora":
-        config = adapter_config(of, model.spec.lora or Lora(), model.spec.path)
+        config = adapter_config(architecture, model.spec.lora or Lora(), model.spec.path)
         return {ADAPTER: _tensors(adapter_tensors(parameters), metadata), ADAPTER_CONFIG: _json(config)}
-    whole = json.loads(config_of(model.folder, model.spec, model.classes).to_json_string())
+    document = json.loads(config_of(model.folder, model.spec, model.classes).to_json_string())
     return {
         WEIGHTS: _tensors(_whole(model, parameters), metadata),
-        CONFIG: _json({**whole, "dtype": "float32"}),
+        CONFIG: _json({**document, "dtype": "float32"}),
         **dict(_handed_on(model.folder)),
     }
 
 
 def trained_tensors(model: HfTuning, tensors: dict[str, Tensor]) -> Parameters:
     """The tensors in a job's weights file that the job trained."""
-    found = {name.removeprefix(PEFT): value for name, value in tensors.items()}
-    return {name: found[name].double() for name in model.folder.trained(model.spec, model.outputs)}
+    by_name = {name.removeprefix(PEFT): value for name, value in tensors.items()}
+    return {name: by_name[name].double() for name in model.folder.trained(model.spec, model.outputs)}
 
 
 def _whole(model: HfTuning, parameters: Parameters) -> dict[str, Tensor]:

@@ -56,13 +56,13 @@ class HfImages(HfTuning):
 
     def _pixels(self, records: FeatureRecords, dtype: torch.dtype) -> Tensor:
         """(n, channels, height, width) as the model takes them: scaled, resized bilinearly, normalized."""
-        asked, (channels, *sides) = self._image, self.folder.image
-        x = records.dense(dtype) * asked.input_scale
-        if asked.layout == "last":
-            x = x.unflatten(1, (asked.height, asked.width, asked.channels)).movedim(-1, 1)
+        form, (channels, *sides) = self._image, self.folder.image
+        x = records.dense(dtype) * form.input_scale
+        if form.layout == "last":
+            x = x.unflatten(1, (form.height, form.width, form.channels)).movedim(-1, 1)
         else:
-            x = x.unflatten(1, (asked.channels, asked.height, asked.width))
-        if sides != [asked.height, asked.width]:
+            x = x.unflatten(1, (form.channels, form.height, form.width))
+        if sides != [form.height, form.width]:
             x = F.interpolate(x, size=tuple(sides), mode="bilinear", align_corners=False)
         # By plain numbers: a tensor of them would have to be copied to a GPU in each pass.
         pairs = zip(x.expand(-1, channels, -1, -1).unbind(1), *self._normal, strict=True)
@@ -90,12 +90,12 @@ def normalization(folder: ModelFolder) -> tuple[list[float], list[float]]:
         document = json.loads(folder.content(PIXELS)) if PIXELS in folder.files else {}
         if document.get("do_normalize", True) is False:
             return [0.0] * channels, [1.0] * channels
-        found = [_numbers(document.get(name), channels) for name in ("image_mean", "image_std")]
-        if min(found[1]) <= 0.0:
+        numbers = [_numbers(document.get(name), channels) for name in ("image_mean", "image_std")]
+        if min(numbers[1]) <= 0.0:
             raise ValueError("deviations must be positive")
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, UnfitModelError):
         raise ModelMissingError(f"the model's {PIXELS} cannot be used") from None
-    return found[0], found[1]
+    return numbers[0], numbers[1]
 
 
 def _numbers(value: object, channels: int) -> list[float]:
@@ -103,7 +103,7 @@ def _numbers(value: object, channels: int) -> list[float]:
     numbers = [HALF] * channels if value is None else value
     if not isinstance(numbers, list) or len(numbers) != channels:
         raise ValueError("there must be a number for each channel")
-    found = [float(each) for each in numbers]
-    if not all(math.isfinite(each) and abs(each) < 1e4 for each in found):
+    floats = [float(each) for each in numbers]
+    if not all(math.isfinite(each) and abs(each) < 1e4 for each in floats):
         raise ValueError("each must be finite")
-    return found
+    return floats

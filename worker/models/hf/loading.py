@@ -53,36 +53,36 @@ class ModelMissingError(PermanentError):
     code = "model-missing"
 
 
-def folder_of(root: Path, asked: HfModel) -> ModelFolder:
+def folder_of(root: Path, settings: HfModel) -> ModelFolder:
     """The folder that a job was admitted with.
 
     Raises:
         ModelMissingError: it is missing, or its content differs.
     """
     try:
-        found = model_folder.read(root, asked.path)
+        folder = model_folder.read(root, settings.path)
     except (OSError, UnfitModelError):
         raise ModelMissingError("the model is not in this worker's models root") from None
-    if asked.sha256 is not None and found.sha256 != asked.sha256:
+    if settings.sha256 is not None and folder.sha256 != settings.sha256:
         raise ModelMissingError("the model differs from the admitted one")
-    return found
+    return folder
 
 
-def config_of(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...]) -> Any:
+def config_of(folder: ModelFolder, settings: HfModel, classes: tuple[str, ...]) -> Any:
     """The tuned model's configuration, as transformers has it."""
-    of = folder.architecture
+    architecture = folder.architecture
     made_of = _classes(folder.kind)
     keys = KEYS if folder.kind in ARCHITECTURES else _settings(made_of[0])
     document = {name: value for name, value in folder.config.items() if name in keys}
-    document |= {"tie_word_embeddings": folder.tied} if of.task == "language_model" else {}
-    if of.task == "classification":
+    document |= {"tie_word_embeddings": folder.tied} if architecture.task == "language_model" else {}
+    if architecture.task == "classification":
         document |= {"id2label": dict(enumerate(classes)), "label2id": {name: at for at, name in enumerate(classes)}}
         document |= {"num_labels": len(classes), "problem_type": "single_label_classification"}
-    if asked.tuning == "head" and of.task == "language_model":
+    if settings.tuning == "head" and architecture.task == "language_model":
         document["tie_word_embeddings"] = False
-    made = made_of[0].from_dict(document)
-    made.architectures = [made_of[1].__name__]
-    return made
+    config = made_of[0].from_dict(document)
+    config.architectures = [made_of[1].__name__]
+    return config
 
 
 def _settings(config: type) -> frozenset[str]:
@@ -123,13 +123,13 @@ def base_class(kind: str) -> BaseClass:
     return BaseClass(config, getattr(transformers, name), _settings(config))
 
 
-def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: torch.dtype) -> nn.Module:
+def load(folder: ModelFolder, settings: HfModel, classes: tuple[str, ...], dtype: torch.dtype) -> nn.Module:
     """The module to tune: weights from the folder, uninitialized adapters and classifiers, everything else frozen.
 
     Raises:
         ModelMissingError: the weights do not fit the model's class, or its positions depend on texts of before.
     """
-    of, config = folder.architecture, config_of(folder, asked, classes)
+    architecture, config = folder.architecture, config_of(folder, settings, classes)
     for name, value in list(vars(config).items()):
         if DROPOUT.search(name) and isinstance(value, int | float):
             setattr(config, name, 0.0)
@@ -145,18 +145,18 @@ def load(folder: ModelFolder, asked: HfModel, classes: tuple[str, ...], dtype: t
             attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",
             output_loading_info=True,
         )
-    made, report = model
-    missing = {name for name in report["missing_keys"] if not name.startswith(of.head)}
+    loaded, report = model
+    missing = {name for name in report["missing_keys"] if not name.startswith(architecture.head)}
     if missing or report["mismatched_keys"] or report["error_msgs"]:
         raise ModelMissingError("the model's weights do not fit its class")
-    if remembers(made):
+    if remembers(loaded):
         raise ModelMissingError("the model's `dynamic` positions depend on other texts: use another model")
-    made.config.pad_token_id = None  # otherwise transformers looks for it in every batch, only to warn
-    if asked.gradient_checkpointing:
-        for block in made.get_submodule(of.blocks.rstrip(".")):
+    loaded.config.pad_token_id = None  # otherwise transformers looks for it in every batch, only to warn
+    if settings.gradient_checkpointing:
+        for block in loaded.get_submodule(architecture.blocks.rstrip(".")):
             block.gradient_checkpointing = True
             block._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    return _tuned(made, folder, asked)
+    return _tuned(loaded, folder, settings)
 
 
 def remembers(model: nn.Module) -> bool:
@@ -178,58 +178,60 @@ def _check_shapes(folder: ModelFolder, config: Any) -> None:
     Raises:
         ModelMissingError: they differ.
     """
-    of = folder.architecture
+    architecture = folder.architecture
     try:
         with torch.device("meta"):
             skeleton = _classes(folder.kind)[1](config)
     except Exception:  # a config may make transformers raise anything
         raise ModelMissingError("the model's config does not fit its class") from None
     wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict(keep_vars=True).items()}
-    fresh = of.task == "classification"  # its own head, whatever the file has
-    mine = {name: shape for name, shape in folder.shapes.items() if name.startswith((of.body, of.head))}
-    kept = {name: shape for name, shape in mine.items() if not (fresh and name.startswith(of.head))}
-    strange = [name for name, shape in kept.items() if wanted.get(name) != shape and not NO_PARAMETERS.search(name)]
+    fresh = architecture.task == "classification"  # its own head, whatever the file has
+    mine = {
+        name: shape for name, shape in folder.shapes.items() if name.startswith((architecture.body, architecture.head))
+    }
+    compared = {name: shape for name, shape in mine.items() if not (fresh and name.startswith(architecture.head))}
+    strange = [name for name, shape in compared.items() if wanted.get(name) != shape and not NO_PARAMETERS.search(name)]
     if strange:
         raise ModelMissingError("the model's tensors do not fit its class")
 
 
-def _tuned(model: nn.Module, folder: ModelFolder, asked: HfModel) -> nn.Module:
-    of = folder.architecture
+def _tuned(model: nn.Module, folder: ModelFolder, settings: HfModel) -> nn.Module:
+    architecture = folder.architecture
     plain_norms(model)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(trains(of, asked.tuning, folder.blocks - 1, name))
-    if asked.tuning == "lora":
-        lora = asked.lora or Lora()
-        layers = adapted(of, lora, [name for name, _ in model.named_parameters()])
-        adapt(model, layers, lora, transposed=of.transposed)
+        parameter.requires_grad_(trains(architecture, settings.tuning, folder.blocks - 1, name))
+    if settings.tuning == "lora":
+        lora = settings.lora or Lora()
+        layers = adapted(architecture, lora, [name for name, _ in model.named_parameters()])
+        adapt(model, layers, lora, transposed=architecture.transposed)
     trainable = {name: tuple(value.shape) for name, value in model.named_parameters() if value.requires_grad}
     if not trainable:
         raise ModelMissingError("there is nothing to train in this model")
-    if of.task == "language_model" and trainable != folder.trained(asked, 1):
+    if architecture.task == "language_model" and trainable != folder.trained(settings, 1):
         raise ModelMissingError("the tensors to train differ from those that the job was admitted with")
     return model.train()
 
 
 def _tensors(folder: ModelFolder, config: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     """The files' tensors in the passes' type, by canonical names. Several files are read one after the other."""
-    of, found = folder.architecture, dict[str, Tensor]()
+    architecture, loaded = folder.architecture, dict[str, Tensor]()
     try:
         for name in folder.weights:
             with folder.copy(name) as weights:
                 tensors = safetensors.torch.load_file(weights)
             while tensors:
                 tensor, value = tensors.popitem()
-                found[canonical(of, tensor)] = value.to(dtype) if value.is_floating_point() else value
+                loaded[canonical(architecture, tensor)] = value.to(dtype) if value.is_floating_point() else value
     except (OSError, ValueError, UnfitModelError, safetensors.SafetensorError):
         raise ModelMissingError("the model's weights cannot be read") from None
-    head = f"{of.head}weight"
-    if of.task == "classification":  # the classifier starts fresh, even if the file has one
-        return {name: value for name, value in found.items() if not name.startswith(of.head)}
+    head = f"{architecture.head}weight"
+    if architecture.task == "classification":  # the classifier starts fresh, even if the file has one
+        return {name: value for name, value in loaded.items() if not name.startswith(architecture.head)}
     if config.tie_word_embeddings:
-        found.pop(head, None)
-    elif head not in found:
-        found[head] = found[of.embedding].clone()
-    return found
+        loaded.pop(head, None)
+    elif head not in loaded:
+        loaded[head] = loaded[architecture.embedding].clone()
+    return loaded
 
 
 def _classes(kind: str) -> tuple[Any, Any]:

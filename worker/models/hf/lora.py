@@ -45,9 +45,9 @@ def adapt(model: nn.Module, layers: Iterable[str], lora: Lora, *, transposed: bo
         setattr(model.get_submodule(parent), last, LoraLayer(base, inputs, outputs, lora).to(weight.dtype))
 
 
-def adapter_config(of: Architecture, lora: Lora, base: str) -> dict[str, Any]:
+def adapter_config(architecture: Architecture, lora: Lora, base: str) -> dict[str, Any]:
     """adapter_config.json, as peft reads it."""
-    causal = of.task == "language_model"
+    causal = architecture.task == "language_model"
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM" if causal else "SEQ_CLS",
@@ -55,10 +55,10 @@ def adapter_config(of: Architecture, lora: Lora, base: str) -> dict[str, Any]:
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted(lora.targets or of.targets),
-        "fan_in_fan_out": of.transposed,
+        "target_modules": sorted(lora.targets or architecture.targets),
+        "fan_in_fan_out": architecture.transposed,
         "bias": "none",
-        "modules_to_save": None if causal else [of.head.rstrip(".")],
+        "modules_to_save": None if causal else [architecture.head.rstrip(".")],
         "inference_mode": True,
     }
 

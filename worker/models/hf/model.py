@@ -57,15 +57,15 @@ class HfTuning(ModuleModel):
     def module(self) -> nn.Module:
         """A copy that shares the frozen tensors."""
         shared: dict[int, Any] = {id(p): p for p in self._loaded.parameters() if not p.requires_grad}
-        made: nn.Module = copy.deepcopy(self._loaded, shared)
-        return made
+        module: nn.Module = copy.deepcopy(self._loaded, shared)
+        return module
 
     def shapes_alone(self) -> nn.Module:
         """A copy on torch's meta device: its tensors have shapes and no numbers, so it takes no memory."""
         tensors = [*self._loaded.parameters(), *self._loaded.buffers()]
         memo: dict[int, Any] = {id(each): _without_numbers(each) for each in tensors}
-        made: nn.Module = copy.deepcopy(self._loaded, memo)
-        return made
+        module: nn.Module = copy.deepcopy(self._loaded, memo)
+        return module
 
     def init(self, key: bytes | None = None) -> Parameters:
         """The folder's weights. LoRA: A as in peft, B zero. Classifier: weights N(0, 0.02²), biases zero. Keyed."""
@@ -125,37 +125,37 @@ class HfTuning(ModuleModel):
     ) -> Iterator[tuple[Tensor, Tensor, Pass[SequenceRecords]]]:
         """Each place's loss, (P, T), and its token's id + 1, int64 (P, T), 0 where none is predicted; for each pass."""
         module = self.filled(parameters)
-        for each in passes_on(self.device, records, self.rows_per_pass, self.dtype):
+        for batch in passes_on(self.device, records, self.rows_per_pass, self.dtype):
             with torch.no_grad():
-                losses, targets = self.token_losses(module, each.records)
-            yield losses, targets, each
+                losses, targets = self.token_losses(module, batch.records)
+            yield losses, targets, batch
 
     def token_scores(self, parameters: Parameters, records: Batch[SequenceRecords]) -> tuple[Tensor, Tensor]:
         """Of public records: each one's loss, float64 (n,), and each predicted token's, float64 (tokens,)."""
         means, tokens = [torch.zeros(0)], [torch.zeros(0)]
-        for losses, targets, each in self.scored(parameters, records):
-            means.append(each.only(token_mean(losses, targets)).cpu())
+        for losses, targets, batch in self.scored(parameters, records):
+            means.append(batch.only(token_mean(losses, targets)).cpu())
             tokens.append(losses[targets != 0].cpu())  # empty rows have no targets
         return torch.cat(means).double(), torch.cat(tokens).double()
 
     def _logits(self, module: nn.Module, records: SequenceRecords) -> Tensor:
         """(n, K). Padding is masked; the mask is always made in full, even without padding."""
         ids = records.padded(self.spec.max_length)
-        there = ids != 0
-        there[:, 0] = True  # an empty text or padding row attends only to this place
+        present = ids != 0
+        present[:, 0] = True  # an empty text or padding row attends only to this place
         rows, length = ids.shape
         places = torch.arange(length, device=ids.device).expand(rows, length)
         if self.folder.kind == "roberta":  # positions count from the padding id + 1
             padding = int(self.folder.config.get("pad_token_id", 1))
-            places = torch.where(there, places + padding + 1, padding)
-        mask = there[:, None, None, :].expand(rows, 1, length, length)
-        found: Tensor = module(
+            places = torch.where(present, places + padding + 1, padding)
+        mask = present[:, None, None, :].expand(rows, 1, length, length)
+        output: Tensor = module(
             input_ids=(ids - 1).clamp(min=0),
             attention_mask=mask,
             position_ids=places,
             token_type_ids=torch.zeros_like(ids),
         ).logits
-        return found.float() if found.itemsize < 4 else found
+        return output.float() if output.itemsize < 4 else output
 
     def evaluator(self, parameters: Parameters) -> Callable[[SequenceRecords], Tensor]:
         """Returns logits, float64 (K, P); for next tokens each record's loss, (1, P)."""
@@ -187,27 +187,31 @@ class HfTuning(ModuleModel):
 
     @cached_property
     def _loaded(self) -> Any:
-        made: Any = loading.load(self.folder, self.spec, self.classes, self.dtype).to(self.device)
+        module: Any = loading.load(self.folder, self.spec, self.classes, self.dtype).to(self.device)
         if self.device.type != "cpu":
-            made.tie_weights()  # a move may part tied tensors
-        return made
+            module.tie_weights()  # a move may part tied tensors
+        return module
 
     @cached_property
     def _scored(self) -> nn.Module:
         # Accuracy is computed from float64 forward passes.
-        made: nn.Module = copy.deepcopy(self._loaded).double() if self.classes else self.module()
-        return made.eval().requires_grad_(False)
+        module: nn.Module = copy.deepcopy(self._loaded).double() if self.classes else self.module()
+        return module.eval().requires_grad_(False)
 
     def _trained(self) -> list[tuple[str, Tensor]]:
         return [(name, value) for name, value in self._loaded.named_parameters() if value.requires_grad]
 
 
 def _without_numbers(tensor: Tensor) -> Tensor:
-    made = torch.empty_like(tensor, device="meta", requires_grad=False)
-    return nn.Parameter(made, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    placeholder = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return (
+        nn.Parameter(placeholder, requires_grad=tensor.requires_grad)
+        if isinstance(tensor, nn.Parameter)
+        else placeholder
+    )
 
 
 def token_mean(losses: Tensor, targets: Tensor) -> Tensor:
     """The mean over existing tokens, (n,); 0 if there is none."""
-    there = targets != 0
-    return torch.where(there, losses, 0.0).sum(dim=1) / there.sum(dim=1).clamp(min=1)
+    present = targets != 0
+    return torch.where(present, losses, 0.0).sum(dim=1) / present.sum(dim=1).clamp(min=1)

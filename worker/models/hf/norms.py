@@ -22,8 +22,8 @@ def plain_norms(model: nn.Module) -> None:
     """Replaces each of these norms by a layer with the same function in the passes' type; others stay."""
     for name, layer in list(model.named_modules()):
         weight = getattr(layer, "weight", None)
-        own = [*layer.named_parameters(recurse=False)]
-        if "RMSNorm" not in type(layer).__name__ or weight is None or weight.dim() != 1 or len(own) != 1:
+        parameters = [*layer.named_parameters(recurse=False)]
+        if "RMSNorm" not in type(layer).__name__ or weight is None or weight.dim() != 1 or len(parameters) != 1:
             continue
         eps = float(getattr(layer, "variance_epsilon", getattr(layer, "eps", 1e-6)))
         plain = _same_function(layer, weight, eps)
@@ -41,16 +41,16 @@ def _same_function(layer: nn.Module, weight: nn.Parameter, eps: float) -> nn.Mod
     with torch.no_grad():
         layer.weight = other
         try:
-            found = layer(x)
+            output = layer(x)
         except Exception:  # it takes more than numbers: no norm that is known here
             return None
         finally:
             layer.weight = weight
         for kind in (nn.RMSNorm, ShiftedRMSNorm):
-            made = kind(width, eps=eps, device="meta")
-            made.weight = other
-            wanted: Tensor = made(x)
-            if found.shape == wanted.shape and torch.allclose(found.float(), wanted, rtol=CLOSE, atol=CLOSE):
-                made.weight = weight
-                return made
+            plain = kind(width, eps=eps, device="meta")
+            plain.weight = other
+            wanted: Tensor = plain(x)
+            if output.shape == wanted.shape and torch.allclose(output.float(), wanted, rtol=CLOSE, atol=CLOSE):
+                plain.weight = weight
+                return plain
     return None

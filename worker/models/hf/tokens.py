@@ -76,39 +76,39 @@ class Tokens:
 
         A record whose prompt leaves no room, or that the template cannot write, has no token to predict: its loss is 0.
         """
-        most = CHARACTERS * self._size
-        prompt, answer = prompt[:most], answer[:most]
+        longest = CHARACTERS * self._size
+        prompt, answer = prompt[:longest], answer[:longest]
         if self._chat is not None:
             try:
-                before, behind = self._chat.written(prompt, answer)
+                text_before, behind = self._chat.written(prompt, answer)
             except UnfitModelError:
                 return [0], 1
-            first, second = (self._encoded(each, special=False) for each in (before, behind))
-            found = [*first, *second]
+            first, second = (self._encoded(each, special=False) for each in (text_before, behind))
+            ids = [*first, *second]
         else:
             first = self._encoded(prompt)
-            found = self._ended([*first, *self._encoded(answer, special=False)])
-        known = self._known(found[: self._size])
-        return (known, min(len(first), len(known))) if known else ([0], 1)
+            ids = self._ended([*first, *self._encoded(answer, special=False)])
+        vocabulary_ids = self._known(ids[: self._size])
+        return (vocabulary_ids, min(len(first), len(vocabulary_ids))) if vocabulary_ids else ([0], 1)
 
     def _encoded(self, text: str, *, special: bool = True) -> list[int]:
         """The library's ids; `special`: with the tokenizer's own marks."""
-        found: list[int] = []
+        ids: list[int] = []
         try:
-            found = self._tokenizer.encode(text[: CHARACTERS * self._size], add_special_tokens=special).ids
+            ids = self._tokenizer.encode(text[: CHARACTERS * self._size], add_special_tokens=special).ids
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # noqa: S110 - the library can panic, which is not an Exception
             pass
-        return found
+        return ids
 
-    def _ended(self, found: list[int]) -> list[int]:
+    def _ended(self, ids: list[int]) -> list[int]:
         """With the end of text, if the model has one and there is room."""
-        ends = self._causal and self._end is not None and len(found) < self._size
-        return [*found, self._end] if ends else found
+        ends = self._causal and self._end is not None and len(ids) < self._size
+        return [*ids, self._end] if ends else ids
 
-    def _known(self, found: list[int]) -> list[int]:
-        return [each if 0 <= each < self.vocabulary else 0 for each in found]
+    def _known(self, ids: list[int]) -> list[int]:
+        return [each if 0 <= each < self.vocabulary else 0 for each in ids]
 
     def followed(self, text: str) -> tuple[list[int], int | None]:
         """The tokens that a language model reads, 1 to `max_length`, and the next one: the text's own, or its end.
@@ -132,7 +132,7 @@ class Tokens:
         """
         if not isinstance(stored.x, Texts):
             raise PrivacyError("a Hugging Face model needs texts")
-        found: list[NDArray[np.int32]] = []
+        rows: list[NDArray[np.int32]] = []
         y = stored.y.copy()
         for at, text in enumerate(stored.x.texts()):
             poll()
@@ -140,9 +140,9 @@ class Tokens:
                 ids, y[at] = self.answered(*_split(text, int(stored.y[at])))
             else:
                 ids = self.ids(text)
-            found.append(np.asarray(ids, dtype=np.int32))
-        items = np.concatenate(found) if found else np.zeros(0, dtype=np.int32)
-        ends = np.cumsum([len(each) for each in found], dtype=np.int64)
+            rows.append(np.asarray(ids, dtype=np.int32))
+        items = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+        ends = np.cumsum([len(each) for each in rows], dtype=np.int64)
         return replace(stored, x=Sequences(items, ends, self.vocabulary), y=y)
 
 
