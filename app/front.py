@@ -19,18 +19,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.audit.origin import Origins
 from app.audit.record import CURRENT, Origin
-from app.dashboard import gate
-from app.dashboard.session import LOGIN, SignInNeeded
-from app.db.engine import Database
+from app.dashboard import session_gate
+from app.dashboard.viewer import LOGIN, SignInNeeded
+from app.db.database import Database
 from app.keys.gate import KeyGate, NamedCheck
 from app.lifecycle.measures import Measures
 from app.logs import about
 from app.settings import Settings
 from app.system.prometheus import count_request
 from app.web import problems
+from app.web.body_limits import BodyLimit
 from app.web.headers import HostCheck, added_headers, announces_body, as_get, is_stream
-from app.web.limits import BodyLimit
-from app.web.requests import HEADER, RequestLog
+from app.web.request_ids import HEADER, RequestLog
 from core.errors import RequestError, UnknownHost
 
 ID_HEADER = HEADER.lower().encode()
@@ -117,7 +117,7 @@ class Front:
             return
         refusal: Response | None = None
         try:
-            await gate.admit(scope)
+            await session_gate.admit(scope)
             await self.keys.admit(scope)
         except SignInNeeded:
             refusal = RedirectResponse(LOGIN, 303)

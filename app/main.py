@@ -24,31 +24,31 @@ from app.budgets.routes import router as budgets_router
 from app.budgets.routes import spending_router
 from app.catalogue.routes import router as catalogue_router
 from app.charges.routes import router as charges_router
-from app.dashboard.approvals import router as approval_pages_router
-from app.dashboard.audit import router as audit_page_router
-from app.dashboard.budgets import router as budget_pages_router
+from app.dashboard.approvals_page import router as approval_pages_router
+from app.dashboard.audit_page import router as audit_page_router
+from app.dashboard.budgets_page import router as budget_pages_router
 from app.dashboard.compare import router as compare_page_router
 from app.dashboard.dataset_pages import router as dataset_pages_router
-from app.dashboard.egress import router as egress_pages_router
-from app.dashboard.entries import router as entries_router
+from app.dashboard.egress_page import router as egress_pages_router
+from app.dashboard.entries_csv import router as entries_router
 from app.dashboard.job_actions import router as job_actions_router
 from app.dashboard.job_list import router as job_list_page_router
 from app.dashboard.job_pages import router as job_pages_router
-from app.dashboard.keys import router as key_pages_router
+from app.dashboard.keys_page import router as key_pages_router
 from app.dashboard.list_stream import router as list_stream_router
 from app.dashboard.manage import router as manage_pages_router
+from app.dashboard.page_stream import router as change_stream_router
 from app.dashboard.register import router as register_page_router
 from app.dashboard.routes import root as root_router
 from app.dashboard.routes import router as dashboard_router
 from app.dashboard.sign_in import router as sign_in_router
 from app.dashboard.signing_keys import router as signing_keys_page_router
 from app.dashboard.single_sign_on import router as single_sign_on_router
-from app.dashboard.statement import router as statement_page_router
-from app.dashboard.stream import router as change_stream_router
+from app.dashboard.statement_page import router as statement_page_router
 from app.dashboard.submit import router as submit_page_router
-from app.dashboard.usage import router as usage_page_router
-from app.dashboard.webhooks import router as webhook_pages_router
-from app.dashboard.workers import router as worker_pages_router
+from app.dashboard.usage_page import router as usage_page_router
+from app.dashboard.webhooks_page import router as webhook_pages_router
+from app.dashboard.workers_page import router as worker_pages_router
 from app.datasets import resumable
 from app.datasets import service as datasets
 from app.datasets.block_list import router as block_list_router
@@ -60,7 +60,7 @@ from app.datasets.reading_routes import router as readings_router
 from app.datasets.register_routes import router as registrations_router
 from app.datasets.resumable_routes import router as uploads_router
 from app.datasets.routes import router as datasets_router
-from app.db.engine import Database
+from app.db.database import Database
 from app.docs.routes import router as docs_router
 from app.egress.note_routes import router as note_router
 from app.egress.routes import router as egress_router
@@ -69,13 +69,13 @@ from app.grants import service as grants
 from app.grants.routes import router as grants_router
 from app.graphs.routes import router as graphs_router
 from app.identity.provider import Provider
+from app.jobs.event_stream import EventHub
 from app.jobs.file_routes import router as job_files_router
 from app.jobs.list_routes import router as job_list_router
 from app.jobs.quote_routes import forecast_router
 from app.jobs.quote_routes import router as quotes_router
 from app.jobs.routes import router as jobs_router
 from app.jobs.show_routes import router as job_router
-from app.jobs.stream import EventHub
 from app.keys.gate import NamedCheck
 from app.keys.recent import RecentKeys
 from app.keys.routes import router as keys_router
@@ -101,7 +101,7 @@ from app.system.safeguards import router as safeguards_router
 from app.system.workers import router as workers_router
 from app.usage.routes import router as usage_router
 from app.web import openapi, problems
-from app.web.lists import ListHub
+from app.web.open_lists import ListHub
 from app.web.ratelimit import RequestLimits
 from app.webhooks.addresses import Addresses
 from app.webhooks.routes import router as webhooks_router

@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits  # noqa: E402
 from core.contracts.audit import CANARIES_FILE, TENSOR  # noqa: E402
 from core.contracts.base import Epsilon  # noqa: E402
 from core.privacy import gdp  # noqa: E402
-from core.privacy.canaries import Finding, found  # noqa: E402
+from core.privacy.canary_bound import Finding, found  # noqa: E402
 from core.privacy.mechanism import MechanismConfig  # noqa: E402
 from tests.worker.support import Supervisor, keys_of, parts_of, run_thread, spec, start_of, stored_part  # noqa: E402
 from worker.messages import Finished  # noqa: E402

@@ -20,8 +20,8 @@ import torch
 from app.lifecycle.saved import FOLDER
 from app.settings import Settings
 from app.storage import objects
-from core.contracts.stored import SaltedSteps
-from worker.attempt.checkpoints import Checkpoints
+from core.contracts.stored_documents import SaltedSteps
+from worker.attempt.job_checkpoints import Checkpoints
 from worker.attempt.link import SupervisorLink
 from worker.channel import Channel
 from worker.messages import TO_CHILD, TO_SUPERVISOR, Checkpoint, More, Piece

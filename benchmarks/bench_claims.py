@@ -28,7 +28,7 @@ import psutil  # type: ignore[import-untyped]  # noqa: E402
 from sqlalchemy import insert, select  # noqa: E402
 
 from app.db.clock import now_there  # noqa: E402
-from app.db.engine import Database  # noqa: E402
+from app.db.database import Database  # noqa: E402
 from app.db.migrate import upgrade  # noqa: E402
 from app.db.models import Job, Worker, table_of  # noqa: E402
 from app.ledger.transparency.heads import Heads  # noqa: E402

@@ -35,7 +35,7 @@ from benchmarks import bench_dpformer, bench_engine, bench_fixed, bench_language
 from benchmarks.dpformer_step import PLAIN, PRIVATE, Sizes  # noqa: E402
 from benchmarks.shipped import Job, Step, images, job_of, machine, plain, texts  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
-from worker.native.library import kernels  # noqa: E402
+from worker.native.kernels import kernels  # noqa: E402
 
 CORES = len(os.sched_getaffinity(0))
 LEAST_ROUNDS, WARM = 5, 2

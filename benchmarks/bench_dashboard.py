@@ -25,14 +25,14 @@ from fastapi.testclient import TestClient  # noqa: E402
 from sqlalchemy import Connection, Table, text  # noqa: E402
 
 from app.dashboard.list_stream import page_of  # noqa: E402
-from app.db.engine import Database  # noqa: E402
+from app.db.database import Database  # noqa: E402
 from app.db.migrate import upgrade  # noqa: E402
 from app.db.models import ApiKey, Artifact, Attempt, Job, Metric, table_of  # noqa: E402
 from app.jobs.labels import stored  # noqa: E402
 from app.jobs.list_routes import JobsQuery  # noqa: E402
 from app.keys.service import generation_of, still  # noqa: E402
 from app.main import create_app  # noqa: E402
-from app.web.lists import ListHub, Reader  # noqa: E402
+from app.web.open_lists import ListHub, Reader  # noqa: E402
 from tests.dashboard.conftest import Browser, make_home  # noqa: E402
 from tests.dashboard.scene import Everything, Scene, everything  # noqa: E402
 

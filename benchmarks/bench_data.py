@@ -37,7 +37,7 @@ from core.parts.layout import Layout  # noqa: E402
 from core.parts.part_reader import PartFile  # noqa: E402
 from core.parts.part_writer import PartWriter  # noqa: E402
 from core.parts.sealed import DataKey  # noqa: E402
-from core.parts.stored import StoredPart  # noqa: E402
+from core.parts.stored_records import StoredPart  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
 from worker.channel import Channel  # noqa: E402
 from worker.messages import TO_SUPERVISOR, BlockStart, Digest, Failed, Finished, Ready  # noqa: E402

@@ -43,7 +43,7 @@ from benchmarks.memory import peak_mib, resident_mib  # noqa: E402
 from core.contracts.job_spec import ReAttention  # noqa: E402
 from core.privacy.numerics import PublicSizes  # noqa: E402
 from scrimp_server.inline import slots_for  # noqa: E402
-from worker.data.sequences import SequenceRecords  # noqa: E402
+from worker.data.sequence_records import SequenceRecords  # noqa: E402
 from worker.models.re_attention import Errors  # noqa: E402
 from worker.models.recommenders import TransformerRec  # noqa: E402
 

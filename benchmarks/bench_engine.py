@@ -50,7 +50,7 @@ from tests.worker.layers import Tensors  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import EMPTY  # noqa: E402
-from worker.data.slots import Slotted  # noqa: E402
+from worker.data.secret_slots import Slotted  # noqa: E402
 from worker.models.activations import Tanh  # noqa: E402
 from worker.models.initial import keyed_normals  # noqa: E402
 from worker.models.networks import Network  # noqa: E402

@@ -35,8 +35,8 @@ from core.contracts.job_spec import CnnModel, MlpModel, ReAttention, Transformer
 from core.parts import model_folder  # noqa: E402
 from tests.hf import tiny  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
-from worker.data.sequences import SequenceRecords  # noqa: E402
-from worker.models.hf.model import HfTuning  # noqa: E402
+from worker.data.sequence_records import SequenceRecords  # noqa: E402
+from worker.models.hf.hf_model import HfTuning  # noqa: E402
 from worker.models.next_item import NextItem  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402

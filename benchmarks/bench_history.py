@@ -33,9 +33,9 @@ import psutil  # type: ignore[import-untyped]  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from sqlalchemy import Engine, event  # noqa: E402
 
-from app.db.engine import Database  # noqa: E402
+from app.db.database import Database  # noqa: E402
 from app.db.migrate import upgrade  # noqa: E402
-from app.ledger.verify import verify  # noqa: E402
+from app.ledger.verification import verify  # noqa: E402
 from app.main import create_app  # noqa: E402
 from app.secrets import ensure_secrets  # noqa: E402
 from app.settings import Settings  # noqa: E402

@@ -33,7 +33,7 @@ import httpx  # noqa: E402
 import psutil  # noqa: E402
 import psycopg  # noqa: E402
 
-from app.db.engine import Database  # noqa: E402
+from app.db.database import Database  # noqa: E402
 from app.lifecycle.states import append_event  # noqa: E402
 from benchmarks import load_client as client  # noqa: E402
 from benchmarks import load_profile  # noqa: E402

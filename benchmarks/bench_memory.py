@@ -25,15 +25,15 @@ sys.path[:0] = [str(ROOT)]
 import numpy as np  # noqa: E402
 from pydantic import TypeAdapter  # noqa: E402
 
-from app.admission.memory import estimate  # noqa: E402
+from app.admission.memory_estimate import estimate  # noqa: E402
 from app.catalogue.model_folders import resolved  # noqa: E402
 from core.contracts.dataset_spec import Features  # noqa: E402
 from core.contracts.job_spec import JobSpec  # noqa: E402
 from core.contracts.slots import PartSlots  # noqa: E402
 from core.parts.part_files import save_part  # noqa: E402
-from core.parts.stored import Csr, Pairs, Sequences, StoredPart, Texts  # noqa: E402
+from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart, Texts  # noqa: E402
 from core.privacy.numerics import PublicSizes, numerics_of  # noqa: E402
-from core.privacy.slots import unstated_slots  # noqa: E402
+from core.privacy.slot_numbers import unstated_slots  # noqa: E402
 from tests.hf.tiny import write  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
 from worker.channel import Channel  # noqa: E402
@@ -42,7 +42,7 @@ from worker.messages import TO_SUPERVISOR, Failed, Finished  # noqa: E402
 POLL_S = 0.002
 TITLE = """# Memory of an attempt
 
-What a quote estimates (`memory.process_bytes`, app/admission/memory.py) and what attempts take
+What a quote estimates (`memory.process_bytes`, app/admission/memory_estimate.py) and what attempts take
 (`python benchmarks/bench_memory.py`). Each row is one attempt of the product, in its sandbox, on a processor, with
 DP-Adam where no other optimizer is named. *Peak* is of memory that the kernel cannot take back (RssAnon), of the rank
 that needs most.

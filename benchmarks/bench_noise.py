@@ -22,11 +22,11 @@ from bench_training import BUCKETS, PARTS, ROOT, Reviews, Steps, key, machine, r
 from core.native.library import PATHS, load  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
 from worker.noise import native  # noqa: E402
+from worker.noise.batch_sampling import PoissonSampler  # noqa: E402
 from worker.noise.gaussian import NoisedGradient, PublicRelease  # noqa: E402
 from worker.noise.generator import KeyedStream, gaussians  # noqa: E402
 from worker.noise.native import Native  # noqa: E402
 from worker.noise.release import SHIFT, Address, noised_mean  # noqa: E402
-from worker.noise.sampling import PoissonSampler  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "noise.md"
 NUMBERS = 2**20
@@ -161,7 +161,7 @@ them, adds, rounds and divides; Python does the same, to the bit, where no libra
 turns in one process."""
 
 DRAW = """\
-Below q = 1/16 a draw goes from one joining record to the next (`worker/noise/sampling.py`)."""
+Below q = 1/16 a draw goes from one joining record to the next (`worker/noise/batch_sampling.py`)."""
 
 STEP = """\
 Full batch, sparse: {what}, hashed to {buckets:,} buckets, two classes: {coordinates:,} coordinates. "Share" is the part

@@ -32,11 +32,11 @@ sys.path[:0] = [str(ROOT)]
 import torch  # noqa: E402
 
 from benchmarks.bench_data import CLASSES, FEATURES, Watch, generated  # noqa: E402
-from core.privacy.slots import default_slots  # noqa: E402
-from worker.data.parts import block_of, open_stored, records_of  # noqa: E402
-from worker.data.slots import Slotted, joined_slots  # noqa: E402
+from core.privacy.slot_numbers import default_slots  # noqa: E402
+from worker.data.loaded_parts import block_of, open_stored, records_of  # noqa: E402
+from worker.data.secret_slots import Slotted, joined_slots  # noqa: E402
 from worker.messages import Part, Shape  # noqa: E402
-from worker.noise.order import WHOLE_DATA, RandomOrder  # noqa: E402
+from worker.noise.secret_places import WHOLE_DATA, RandomOrder  # noqa: E402
 
 ROWS = 40_944  # of a pass: as admission chooses for a linear model
 HEAD = """

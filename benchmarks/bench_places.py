@@ -42,7 +42,7 @@ from core.contracts.dataset_spec import Tensor as TensorFeatures  # noqa: E402
 from core.contracts.job_spec import JobSpec  # noqa: E402
 from core.contracts.slots import PartSlots  # noqa: E402
 from core.privacy.numerics import Numerics, PublicSizes, most_rows, numerics_of  # noqa: E402
-from core.privacy.slots import default_slots  # noqa: E402
+from core.privacy.slot_numbers import default_slots  # noqa: E402
 from scrimp_server.inline import Data, slots_for  # noqa: E402
 from worker.data.records import DenseRecords, SparseRecords  # noqa: E402
 from worker.messages import Shape  # noqa: E402

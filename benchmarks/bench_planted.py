@@ -24,9 +24,9 @@ import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 
-from core.parts.stored import StoredPart  # noqa: E402
+from core.parts.stored_records import StoredPart  # noqa: E402
 from core.privacy import gdp  # noqa: E402
-from core.privacy.canaries import Finding  # noqa: E402
+from core.privacy.canary_bound import Finding  # noqa: E402
 from tests.worker.support import keys_of, plan_of, run_thread, spec, start_of  # noqa: E402
 from tests.worker.test_joined import attempt  # noqa: E402
 from tests.worker.test_planted import FORMS, shown, start_for  # noqa: E402

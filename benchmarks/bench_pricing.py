@@ -21,7 +21,7 @@ from typing import Any
 import dp_accounting as dp
 
 from core.privacy import filters, pricing
-from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.price_requests import FitRequest, PlanRequest
 from core.privacy.prices import Units
 
 REPORT = Path(__file__).parent / "reports" / "pricing.md"

@@ -29,15 +29,15 @@ import torch  # noqa: E402
 
 from app.sandbox.processes import ATTEMPT_ENVIRONMENT  # noqa: E402
 from core.contracts.job_spec import MlpModel  # noqa: E402
-from worker.attempt.together import fork_ranks  # noqa: E402
+from worker.attempt.rank_processes import fork_ranks  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
 from worker.clipping.engine import GradientEngine  # noqa: E402
-from worker.clipping.linear import LinearClipping  # noqa: E402
+from worker.clipping.linear_clipping import LinearClipping  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Prepared  # noqa: E402
 from worker.data.ranks import Ranks  # noqa: E402
 from worker.data.records import DenseRecords  # noqa: E402
-from worker.data.slots import Slotted  # noqa: E402
+from worker.data.secret_slots import Slotted  # noqa: E402
 from worker.models.base import Model  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
 from worker.models.networks import Network  # noqa: E402

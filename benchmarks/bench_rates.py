@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 import asyncio  # noqa: E402
 
-from app.db.engine import Database  # noqa: E402
+from app.db.database import Database  # noqa: E402
 from app.db.migrate import upgrade  # noqa: E402
 from app.pricing.service import PricingService  # noqa: E402
 from app.settings import Settings  # noqa: E402

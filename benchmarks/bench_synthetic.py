@@ -37,10 +37,10 @@ from core.contracts.dataset_spec import ClassificationTask
 from core.contracts.marginals import marginals
 from core.contracts.table import TableFeatures
 from core.privacy.gdp import epsilon_from_mu
-from core.privacy.statistics import StatisticsRelease
-from core.statistics.columns import Axis, Floats, declared_columns
+from core.privacy.statistics_release import StatisticsRelease
+from core.statistics.statistics_columns import Axis, Floats, declared_columns
 from core.synthetic.mixture import Mixture
-from core.synthetic.tables import Codes, Tables, tables_of
+from core.synthetic.noisy_tables import Codes, Tables, tables_of
 from core.synthetic.target import with_target
 from worker.data.records import DenseRecords
 from worker.models.linear import Linear

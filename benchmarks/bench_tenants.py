@@ -42,7 +42,7 @@ ENTRIES = 20_000
 # Runs in the tree that is measured. Prints the data set.
 FILL = """
 import sys
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger import accounts
 from app.settings import get_settings
 db, dataset, pairs = Database.of(get_settings()), sys.argv[1], int(sys.argv[2]) // 2

@@ -39,14 +39,14 @@ from core.parts.hashing import hashed  # noqa: E402
 from core.privacy.gdp import mu_from_epsilon  # noqa: E402
 from core.privacy.numerics import Numerics, PublicSizes, numerics_of  # noqa: E402
 from scrimp_server.inline import slots_for  # noqa: E402
-from worker.clipping.linear import LinearClipping, LinearGradient  # noqa: E402
+from worker.clipping.linear_clipping import LinearClipping, LinearGradient  # noqa: E402
 from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.passes import Prepared  # noqa: E402
 from worker.data.records import DenseRecords, Records, SparseRecords  # noqa: E402
-from worker.data.slots import Slotted  # noqa: E402
+from worker.data.secret_slots import Slotted  # noqa: E402
 from worker.models.linear import Linear  # noqa: E402
 from worker.noise.gaussian import GaussianRelease, NoisedGradient, PublicRelease  # noqa: E402
-from worker.noise.order import WHOLE_DATA, RandomOrder  # noqa: E402
+from worker.noise.secret_places import WHOLE_DATA, RandomOrder  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402
 from worker.optimizers.descent import Descent  # noqa: E402
 from worker.optimizers.dp_sgd import DpSgd  # noqa: E402

@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.reproduce.runs import ROOT, machine
 from core.contracts.dataset_spec import DatasetSpec
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from scrimp_server.commands.bench import table
 from scrimp_server.extractor_bench import Public, bench, fitting
 

@@ -31,11 +31,11 @@ sys.path[:0] = [str(ROOT)]
 
 from sqlalchemy import Connection, Table, func, select, text, update  # noqa: E402
 
-from app.audit import chain  # noqa: E402
+from app.audit import audit_chain  # noqa: E402
 from app.budgets import service as budgets  # noqa: E402
 from app.budgets.schemas import BudgetSetting  # noqa: E402
 from app.chain import digest  # noqa: E402
-from app.db.engine import Database  # noqa: E402
+from app.db.database import Database  # noqa: E402
 from app.db.models import (  # noqa: E402
     Account,
     Artifact,
@@ -150,7 +150,7 @@ class Seeder:
             own = session.scalar(select(SubAccount).where(SubAccount.dataset_id == private))
         assert own is not None
         ledger = _Ledger(account, own, set(self.people[:TEAM]))
-        while chain.seal(self.db):
+        while audit_chain.seal(self.db):
             pass
         with self.db.write() as session, _unprotected(session.connection()):
             connection = session.connection()
@@ -304,7 +304,7 @@ class _Log:
         named = ("action", "address", "user_agent", "outcome", "details")
         row = {name: getattr(of, name) for name in named} | {"id": self._id, "seq": self._seq, "at": at}
         row |= {"target": job_id, "actor": key if of.actor else None, "prev_hash": self._hash}
-        self._hash = digest(chain.content(SimpleNamespace(**row)))
+        self._hash = digest(audit_chain.content(SimpleNamespace(**row)))
         return row | {"hash": self._hash}
 
     def save(self, connection: Connection) -> None:

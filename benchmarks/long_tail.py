@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 
 USERS, ITEMS, MEAN_LENGTH, LEAST = 6040, 3416, 165, 18  # MovieLens-1M after a 5-core
 FLAT = 20.0  # places at the head that are about as popular

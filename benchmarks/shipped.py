@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from scrimp_server import inline
 from scrimp_server.inline import Data
 from worker.data.records import DenseRecords
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.models.modules import ModuleModel
 from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan

@@ -25,9 +25,9 @@ from core.contracts.dataset_spec import RegressionTask
 from core.contracts.job_spec import JobSpec
 from core.contracts.table import TableFeatures
 from core.privacy.derive import PublicFacts, plan_request
-from core.statistics.columns import Cells, declared_columns
 from core.statistics.plans import Asked
-from worker.statistics.release import release
+from core.statistics.statistics_columns import Cells, declared_columns
+from worker.statistics.sums_release import release
 
 REPORT = Path(__file__).parent / "reports" / "statistics.md"
 RHOS, REPEATS = (0.03, 0.5), 100

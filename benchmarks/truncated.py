@@ -12,7 +12,7 @@ from pathlib import Path
 from core.privacy import calibration, pld
 from core.privacy.events import Truncation, noisy_sums
 from core.privacy.filters import RdpFilter
-from core.privacy.slots import default_slots
+from core.privacy.slot_numbers import default_slots
 
 REPORT = Path(__file__).resolve().parent / "reports" / "truncated.md"
 DELTA, TARGET, ORDER = 1e-5, 3.0, 8.0

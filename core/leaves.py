@@ -1,8 +1,9 @@
 """Why a caller may see what an answer shows: its price, or the reason why it is free.
 
-A route declares one reason (`app.web.operations`). It holds for all that its answer shows, unless a class (decorated)
-or a member (`Annotated[int, TIMES]`) declares its own. If one member of a class declares its own, each does, so that a
-new one has to be thought about. docs/privacy.md's table is written from these declarations (`scripts.write_leaves`).
+A route declares one reason (`app.web.route_operation`). It holds for all that its answer shows, unless a class
+(decorated) or a member (`Annotated[int, TIMES]`) declares its own. If one member of a class declares its own, each
+does, so that a new one has to be thought about. docs/privacy.md's table is written from these declarations
+(`scripts.write_leaves`).
 """
 
 from __future__ import annotations

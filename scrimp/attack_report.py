@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scrimp import attack_run
-from scrimp.audit.statistics import lower_bound, upper_bound
+from scrimp.audit.audit_statistics import lower_bound, upper_bound
 from scrimp.egress import MANIFEST, MODEL, Examined
 from scrimp.errors import ScrimpError
 from scrimp.explain import FALSE_POSITIVES, loss_of
@@ -37,7 +37,7 @@ from scrimp.loading import LoadedModel, load_model
 from scrimp.record_files import RecordFile
 
 if TYPE_CHECKING:
-    from scrimp.audit.statistics import Numbers
+    from scrimp.audit.audit_statistics import Numbers
 
 WARNING = "NOT PRIVATE: computed from the rows themselves. For the data set's owner only; never release it."
 HOW = "python3 -m venv sacro && sacro/bin/pip install sacroml==2.0.1, and give --python sacro/bin/python"

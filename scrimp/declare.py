@@ -36,7 +36,7 @@ LOOKED_AT = 20_000  # rows from which columns are guessed; all rows are counted
 MOST_ROWS = 200  # columns that are proposed one by one
 KEPT_SHARE = 0.95  # of the people: so many have no more records than are proposed for one
 BOUNDS = (1, 2, 3, 5, 10, 20, 50, 100)
-PLANS = {  # which jobs are expected, and what each plan buys; as in core.contracts.filters
+PLANS = {  # which jobs are expected, and what each plan buys; as in core.contracts.filter_names
     "models mostly": (
         "Full-batch jobs at their exact ε, some 5 % fewer of them than under gdp alone: in return you may declare "
         "mixed later."

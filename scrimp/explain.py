@@ -87,7 +87,8 @@ def _parameters(body: Json) -> list[str]:
         "exact" if accountant["grid"] is None else f"a privacy loss distribution on a grid of {accountant['grid']:g}"
     )
     lines = [
-        f"ε = {rounded_up(epsilon['value'])} at δ = {epsilon['delta']:g}, of the whole plan ({accountant['name']}: {method})"
+        f"ε = {rounded_up(epsilon['value'])} at δ = {epsilon['delta']:g}, of the whole plan "
+        f"({accountant['name']}: {method})"
     ]
     steps = body["steps"]
     if steps["started"] < steps["planned"]:

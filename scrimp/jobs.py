@@ -147,7 +147,7 @@ class JobHandle:
             return self
         from rich.console import Console
 
-        from scrimp.cli.watch import watch
+        from scrimp.cli.watch_command import watch
 
         # A notebook's output is no terminal, whatever it says: each frame of a live bar would stay.
         live = sys.stdout.isatty() and sys.stdout is sys.__stdout__

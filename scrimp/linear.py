@@ -151,7 +151,7 @@ class Model:
 
 
 def answer_logit(score: float, ratios: Floats) -> float:
-    """The logit that undoes the clipping, with the worker's numbers (core.privacy.answers): strictly rising.
+    """The logit that undoes the clipping, with the worker's numbers (core.privacy.two_class_answers): strictly rising.
 
     >>> round(answer_logit(-2.197, np.array([5.0, 5.0])), 3)
     -0.774

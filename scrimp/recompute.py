@@ -324,7 +324,8 @@ def check_count(body: Json, training: Json) -> list[str]:
         )
     count = Fraction(adaptive["count_noise_multiplier"])
     print(
-        f"count      noise multipliers {float(own_sigma):.6g} (gradient) and {float(count):.6g} (count): {float(sigma):.6g}"
+        f"count      noise multipliers {float(own_sigma):.6g} (gradient) and {float(count):.6g} (count): "
+        f"{float(sigma):.6g}"
     )
     return [] if 1 / own_sigma**2 + 1 / count**2 <= 1 / sigma**2 else ["gradient and count release more than σ says"]
 

@@ -73,7 +73,10 @@ def _grown(statement: Statement) -> bool:
 def _block(stated: Stated) -> str:
     spent, taken = (_up(stated.epsilon(amount)) for amount in (stated.most_spent, stated.most_taken))
     state = "closed" if stated.closed else "open"
-    return f"{stated.label} ({stated.id}), {state}: ε = {spent} spent, {taken} with what is held, of {_up(stated.cap_epsilon)}"
+    return (
+        f"{stated.label} ({stated.id}), {state}: ε = {spent} spent, {taken} with what is held, of "
+        f"{_up(stated.cap_epsilon)}"
+    )
 
 
 def _spending(statement: Statement) -> list[str]:

@@ -1,4 +1,4 @@
-"""Cells of a declared table as a model's features, as the service makes them (core.parts.tables; tests compare).
+"""Cells of a declared table as a model's features, as the service makes them (core.parts.table_cells; tests compare).
 
 number, date   clipped to the declared range, which becomes [−1, 1]; without a range the number itself
                a missing one is the middle, 0, or the declared number; with `flag`, a further feature is 1

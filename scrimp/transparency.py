@@ -1,7 +1,7 @@
 """Checks checkpoints, and proofs about them, on the reader's side. Signatures need `cryptography`.
 
-Deliberately independent of the service's own code (app.ledger.transparency.merkle and notes): those build proofs, this
-checks them.
+Deliberately independent of the service's own code (app.ledger.transparency.ledger_tree and notes): those build proofs,
+this checks them.
 
 Sources: RFC 9162, sections 2.1.3.2 and 2.1.4.2 (the hashing is RFC 6962's); C2SP signed-note, tlog-checkpoint and
 tlog-cosignature.

@@ -127,7 +127,7 @@ def main() -> None:
         server_header=False,
         proxy_headers=False,
         log_config=None,  # app.logs has set them up
-        access_log=False,  # app.web.requests writes it, without queries
+        access_log=False,  # app.web.request_ids writes it, without queries
         loop="uvloop",
         http=BoundedHttp,
         timeout_graceful_shutdown=2,

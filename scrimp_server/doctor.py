@@ -15,7 +15,7 @@ from typing import Literal
 from sqlalchemy import func, select
 
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Outbox, Worker
 from app.lifecycle.queue.presence import GpuWorkers, living
 from app.renewal import resealing
@@ -285,8 +285,8 @@ def _relay(db: Database) -> Iterator[Finding]:
 def _machine(settings: Settings) -> Iterator[Finding]:
     """This machine, as a worker on it would find it."""
     try:
-        from worker.attempt.devices import DevicesError, on_this_machine
-        from worker.native.library import ABSENT, CURE, kernels
+        from worker.attempt.device_survey import DevicesError, on_this_machine
+        from worker.native.kernels import ABSENT, CURE, kernels
     except ImportError:
         return
     if kernels() == "python":

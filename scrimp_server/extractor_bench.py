@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sqlalchemy import or_, select
 
 from app.catalogue import extractors
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
 from app.settings import Settings
 from app.storage import parts
@@ -32,7 +32,7 @@ from core.contracts.dataset_spec import DatasetSpec, Tensor, Text
 from core.contracts.extractor import HASHED_WORDS, ImageInput, Words
 from core.parts.part_files import load_part
 from core.parts.sealed import DataKey
-from core.parts.stored import Csr, StoredPart, Texts
+from core.parts.stored_records import Csr, StoredPart, Texts
 from scrimp_server.inline import Data, run
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.extractors.features import Kept, extracted

@@ -18,29 +18,29 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from app.admission.checks import Checked, check
 from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
+from app.admission.job_rules import Checked, check
 from app.catalogue import model_folders
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.job_spec import JobSpec
 from core.contracts.slots import PartSlots, Slots
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.plans import PlanRequest
+from core.privacy.price_requests import PlanRequest
 from core.privacy.prices import Price
 from core.privacy.pricing import price
-from core.privacy.slots import default_slots
+from core.privacy.slot_numbers import default_slots
 from worker.data.placed import CPU
 from worker.data.records import DenseRecords, Records, SparseRecords
 from worker.messages import Checkpoint, Digest, JobDescription, MetricValue, Resalt, Segment, Shape
 from worker.models.base import Parameters
-from worker.noise.keys import Purpose
+from worker.noise.attempt_keys import Purpose
 from worker.optimizers.base import Optimizer
 from worker.telemetry import Telemetry
 from worker.training.batches import TrainingData
 from worker.training.loop import Training
 from worker.training.plan import Plan, build_plan
-from worker.training.replay import Replay
+from worker.training.write_ahead import Replay
 
 Metrics = dict[str, list[tuple[int, float]]]  # by name, (step, value)
 

@@ -27,7 +27,7 @@ from app.sandbox.processes import loading
 from app.settings import Settings
 from scrimp_server.children import Child, stop
 from scrimp_server.draining import present
-from worker.attempt.devices import DevicesError, on_this_machine
+from worker.attempt.device_survey import DevicesError, on_this_machine
 from worker.attempt.user_checks import UserError, require, user_of
 
 READY_TIMEOUT_S = 300.0  # loading takes a minute on a slow, busy machine; a child that dies is noticed at once
@@ -111,7 +111,7 @@ def _require_user(settings: Settings) -> None:
         require(user, settings)
     except UserError as error:
         raise ServeError(str(error)) from None
-    from worker.attempt.sandbox import default_memory_bytes, probe
+    from worker.attempt.confined import default_memory_bytes, probe
 
     try:
         probe(default_memory_bytes(), user)
@@ -155,7 +155,7 @@ def prepare() -> Path:
     Raises:
         ServeError: the home is not writable.
     """
-    from app.db.engine import Database
+    from app.db.database import Database
     from app.db.migrate import upgrade
     from app.keys.service import ensure_admin_key
     from app.ledger.signer import public_key
@@ -303,7 +303,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
 def _take_back_jobs(settings: Settings) -> None:
     """Takes back this home's jobs without waiting for their leases: only this home's worker runs them, and the lock
     proves that none is alive."""
-    from app.db.engine import Database
+    from app.db.database import Database
     from app.lifecycle.sweeper import expire_all_leases
 
     with closing(Database.of(settings)) as db:

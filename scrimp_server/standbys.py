@@ -12,7 +12,7 @@ from typing import Literal
 
 from sqlalchemy import text
 
-from app.db.engine import Database
+from app.db.database import Database
 
 QUERY = text(
     "SELECT current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS commits, "

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from app.db.migrate import current_revision, head_revision, is_later, migrate, migration_connection
 from app.db.models import Account
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.settings import Settings
 from core.errors import Unavailable
 from core.ids import now

@@ -28,9 +28,9 @@ from rich.text import Text
 
 from scrimp import BudgetRefused, Client, ScrimpError
 from scrimp.cli import show
+from scrimp.cli.command_tables import table
 from scrimp.cli.ledger import ENTRIES
-from scrimp.cli.tables import table
-from scrimp.cli.watch import watch
+from scrimp.cli.watch_command import watch
 from scrimp.models import Job
 from scrimp.verify import recompute_chain
 

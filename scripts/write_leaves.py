@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.web.operations import OPERATIONS
+from app.web.route_operation import OPERATIONS
 from core.leaves import KEY, REASONS
 
 Json = dict[str, Any]

@@ -21,7 +21,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from sqlalchemy import create_engine
 from typer.main import get_command
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.migrate import upgrade
 from app.keys import service as keys
 from app.main import create_app
@@ -176,7 +176,7 @@ def warm_pricing() -> Iterator[None]:
 def compiled_once() -> Iterator[None]:
     """Engines of this process share their compiled SQL."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.db.engine.create_engine", warm.Compiled(create_engine))
+        patch.setattr("app.db.database.create_engine", warm.Compiled(create_engine))
         yield
 
 

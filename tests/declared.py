@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.routing import iter_route_contexts
 
 from app.main import ROUTERS
-from app.web.operations import DECLARED, Operation, Page
+from app.web.route_operation import DECLARED, Operation, Page
 
 Declared = dict[tuple[str, str], Operation | Page | None]
 

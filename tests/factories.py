@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.admission import hold, rows
-from app.admission.checks import Checked
+from app.admission import hold, job_rows
+from app.admission.job_rules import Checked
 from app.admission.price import Priced
 from app.admission.request import Limits, Request
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.db.trip import round_trip
 from app.keys.service import Caller
@@ -21,10 +21,10 @@ from app.ledger.second import open_first
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.events import Part
+from app.lifecycle.job_events import Part
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.slots import PartSlots, Slots
-from core.contracts.stored import ArtifactFile, Number, PartFiles, Shape
+from core.contracts.stored_documents import ArtifactFile, Number, PartFiles, Shape
 from core.ids import new_id, now
 from core.privacy.numerics import NumericsReport
 from core.privacy.prices import Price
@@ -136,9 +136,9 @@ def admit(session: Session, caller: Caller, checked: Checked, price: Price, once
     job = hold.new_job(Request(caller, checked.spec, Limits()), priced, once)
     session.flush()
     with round_trip(session.connection()) as trip:
-        rows.write(trip, job, price.charge)
+        job_rows.write(trip, job, price.charge)
         holds = hold.ask_holds(trip, caller, priced, job.id)
-    rows.begin_study(session, job)
+    job_rows.begin_study(session, job)
     if holds is not None:
         holds.check(session)
         with round_trip(session.connection()) as trip:

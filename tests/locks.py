@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from app.db.engine import Database
+from app.db.database import Database
 
 WAITING = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
 

@@ -33,12 +33,12 @@ from core.contracts.extractor import FORMER, Sha256Hex
 from core.contracts.job_spec import JobSpec
 from core.contracts.metrics import AUC_PARTS, METRICS
 from core.contracts.runtime import MOST_PROCESSES
-from core.contracts.stored import ArtifactFile, Number, ReleasedScore
-from core.contracts.stored import Shape as StoredShape
+from core.contracts.stored_documents import ArtifactFile, Number, ReleasedScore
+from core.contracts.stored_documents import Shape as StoredShape
 from core.errors import WorkerError
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.numerics import Numerics, NumericsReport, PublicSizes, SelfTest
-from core.privacy.slots import slots_of
+from core.privacy.slot_numbers import slots_of
 
 PIECE_BYTES = 2**20  # of a saved state, in one message
 KeyHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Field(repr=False)]
@@ -199,7 +199,8 @@ class Recorded(Document):
 
 
 class Keys(Document):
-    """One key per purpose: 32 bytes as hex, HKDF of the server's secret and the segment's salt (worker.noise.keys)."""
+    """One key per purpose: 32 bytes as hex, HKDF of the server's secret and the segment's salt
+    (worker.noise.attempt_keys)."""
 
     noise_key: KeyHex
     sampler_key: KeyHex

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import worker_ready, worker_shutdown
 
 from app import tracing
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.copies import LOOK_S, drop_deleted
@@ -24,23 +24,23 @@ from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import notify
 from app.logs import about
-from app.predictions import claims as predictions
+from app.predictions import prediction_claims as predictions
 from app.repeat import in_thread
 from app.settings import get_settings
 from app.storage import parts
 from core.contracts.devices import Device, Kind
-from core.contracts.events import RUN_JOB
+from core.contracts.event_kinds import RUN_JOB
 from core.contracts.runtime import MOST_PROCESSES
 from core.contracts.sandbox import Sandbox
-from worker.attempt.devices import on_this_machine
-from worker.attempt.folders import drop_dead
+from worker.attempt.code_release import release
+from worker.attempt.confined import default_memory_bytes, probe
+from worker.attempt.device_survey import on_this_machine
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.release import release
-from worker.attempt.sandbox import default_memory_bytes, probe
+from worker.attempt.output_folders import drop_dead
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.attempt.user_checks import user_of
 from worker.celery_app import app
-from worker.native.library import ABSENT, CURE, kernels
+from worker.native.kernels import ABSENT, CURE, kernels
 from worker.predicting.supervise import predict
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from core.contracts.base import Document
-from core.contracts.stored import ArtifactFile, ReleasedScore
+from core.contracts.stored_documents import ArtifactFile, ReleasedScore
 from core.errors import PrivacyError
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.releases import NoisyCount, NoisySum

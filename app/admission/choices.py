@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from app.admission.checks import Checked
 from app.admission.facts import DatasetFacts
+from app.admission.job_rules import Checked
 from app.hpo.rates import (
     CALIBRATED,
     NETWORKS,

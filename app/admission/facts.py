@@ -10,16 +10,16 @@ from pydantic import ValidationError
 from app.datasets.sizes import declared_slots, split_sizes, whole_of
 from core.contracts.base import AccountName, Unit
 from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
-from core.contracts.filters import FilterName
+from core.contracts.filter_names import FilterName
 from core.contracts.job_spec import Model, seen_by
 from core.contracts.slots import Slots
 from core.errors import InvalidRequest
 from core.privacy.derive import ANY_FILTER, PublicFacts, default_delta
 from core.privacy.gdp import mu_from_epsilon
 from core.privacy.numerics import PublicSizes
-from core.privacy.plans import FilterChoice
+from core.privacy.price_requests import FilterChoice
 from core.privacy.prices import Units
-from core.privacy.slots import added, slots_of
+from core.privacy.slot_numbers import added, slots_of
 
 
 @dataclass(frozen=True)

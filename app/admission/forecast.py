@@ -5,7 +5,7 @@ All are prefixes of an admission, and write only prices, into the cache.
 
 from __future__ import annotations
 
-from app.admission import memory
+from app.admission import memory_estimate
 from app.admission.lookup import left_for, left_within
 from app.admission.outlook import outlook_of
 from app.admission.outlook import warning as no_gain
@@ -17,7 +17,7 @@ from app.admission.standing import is_allowed, policy
 from app.admission.times import lack_of, seconds_per_step, start_of
 from app.grants import service as grants
 from app.keys.service import Caller
-from app.ledger.blocks import lead
+from app.ledger.block_accounts import lead
 from app.ledger.repository import dataset_with_account
 from app.ledger.second import budget_after, second_filter
 from core.contracts.base import Deferred
@@ -73,7 +73,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
     quoted.outlook = outlook_of(checked)
     if quoted.outlook is not None and (flat := no_gain(quoted.outlook)) is not None:
         quoted.warnings.append(flat)
-    if quoted.memory and (much := memory.warning(quoted.memory, request.limits.memory_bytes)) is not None:
+    if quoted.memory and (much := memory_estimate.warning(quoted.memory, request.limits.memory_bytes)) is not None:
         quoted.warnings.append(much)
     quoted.warnings.extend(lack_of(db, request))
     quoted.warnings.extend(left_out(spec.blocks, facts))

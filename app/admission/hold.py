@@ -2,7 +2,8 @@
 
     write       the job, its first event, its message and its audit entry; locks the key's row (rows.py)
     standing    after that lock: what the key may do, what it has, and the state of the ledger (standing.py)
-    Holds       locks the accounts of all that the job reads, and reads them with their last entries (app.ledger.blocks)
+    Holds       locks the accounts of all that the job reads, and reads them with their last entries
+    (app.ledger.block_accounts)
 
 go in one round trip. After the checks, the holds, their entries and the commit go in a second one: the lock of an
 account lasts from the first to the second.
@@ -19,9 +20,9 @@ from sqlalchemy.orm import Session
 
 from app import tracing
 from app.admission import standing
+from app.admission.job_rows import NewJob, begin_study, write
 from app.admission.price import Priced, explain, price
 from app.admission.request import Request, Resolved, resolve_once, same
-from app.admission.rows import NewJob, begin_study, write
 from app.admission.service import Admission
 from app.catalogue import graph_rows
 from app.datasets.moving import have_moved, move
@@ -29,7 +30,7 @@ from app.db.models import Job, table_of
 from app.db.trip import Trip, round_trip
 from app.keys.service import Caller
 from app.ledger.accounts import HoldTerms
-from app.ledger.blocks import Holds
+from app.ledger.block_accounts import Holds
 from app.ledger.memos import HeldFor
 from app.logs import about
 from core.contracts.job_spec import JobSpec

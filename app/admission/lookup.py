@@ -19,16 +19,16 @@ from app.db.models import Account, Dataset, Job, table_of
 from app.grants import service as grants
 from app.grants.service import DATA, GIVEN, LOOKED_AT, Access, access_in, chosen, given_to
 from app.keys.service import Caller
-from app.ledger import budgets
+from app.ledger import sub_accounts
 from app.ledger.accounts import account_of, remaining_of
-from app.ledger.blocks import label_of
+from app.ledger.block_accounts import label_of
 from app.ledger.second import left_after, second_filter
 from core.contracts.blocks import ALL, FIRST, BlockChoice
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
 from core.privacy.filters import Filter
 from core.privacy.prices import Units
-from core.privacy.slots import slots_of
+from core.privacy.slot_numbers import slots_of
 
 ACCOUNTS, BEFORE, APPENDED = table_of(Account), table_of(Job).alias("before"), DATA.alias("appended")
 SECOND = DATA.alias("second")
@@ -199,7 +199,7 @@ def remaining(session: Session, dataset_ids: Iterable[str], key_id: str) -> Unit
         account = session.get(Account, dataset_id)
         if account is None:
             return None
-        rows.append(budgets.with_own(remaining_of(account), budgets.of_key(session, dataset_id, key_id)))
+        rows.append(sub_accounts.with_own(remaining_of(account), sub_accounts.of_key(session, dataset_id, key_id)))
     return _least(rows)
 
 
@@ -216,12 +216,14 @@ def left_for(session: Session, facts: DatasetFacts, key_id: str) -> Units | None
 def left_within(session: Session, dataset_ids: Iterable[str], key_id: str) -> Units | None:
     """Returns the units left of a key's own budget within the cap, on each of several data sets; None if the cap alone
     bounds it."""
-    shares = (budgets.of_key(session, each, key_id) for each in dataset_ids)
-    return _least([budgets.remaining_of(each) for each in shares if each is not None])
+    shares = (sub_accounts.of_key(session, each, key_id) for each in dataset_ids)
+    return _least([sub_accounts.remaining_of(each) for each in shares if each is not None])
 
 
 def _least(remainders: list[dict[str, int]]) -> Units | None:
-    return Units(**{part: min(each[part] for each in remainders) for part in budgets.PARTS}) if remainders else None
+    return (
+        Units(**{part: min(each[part] for each in remainders) for part in sub_accounts.PARTS}) if remainders else None
+    )
 
 
 def blocks_of(
@@ -250,7 +252,7 @@ def blocks_of(
     if labels is not None:
         rows = rows.where(func.coalesce(Dataset.label, FIRST).in_(labels))
     rows_with_accounts = [(block, account) for block, account in session.execute(rows)]
-    shares = budgets.of_key_on(session, [account.dataset_id for _, account in rows_with_accounts], key_id)
+    shares = sub_accounts.of_key_on(session, [account.dataset_id for _, account in rows_with_accounts], key_id)
     per_unit = DatasetSpec.model_validate(dataset.spec).privacy.max_records_per_user or 1
     return [
         BlockFacts(
@@ -260,7 +262,7 @@ def blocks_of(
             records_holdout=block.shape.records_holdout,
             slots=slots_of(block.shape.slots, block.shape.records_train, per_unit),
             left=Units.model_validate(
-                budgets.with_own(remaining_of(account), shares.get(account.dataset_id))
+                sub_accounts.with_own(remaining_of(account), shares.get(account.dataset_id))
                 if to is None
                 else left_after(account, to)
             ),

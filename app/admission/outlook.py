@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.admission.checks import Checked
 from app.admission.choices import total_of
 from app.admission.facts import DatasetFacts
-from app.hpo.outlook import NOTHING, RUNS, SOURCE, Outcome, Outlook, told
+from app.admission.job_rules import Checked
+from app.hpo.accuracy_outlook import NOTHING, RUNS, SOURCE, Outcome, Outlook, told
 from core.contracts.job_spec import JobSpec, LinearModel
 from core.contracts.kinds import rule_of
 from core.contracts.optimizers import DpSgd

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from app.admission.checks import Checked, check
 from app.admission.choices import closed, with_rate
 from app.admission.facts import DatasetFacts
-from app.admission.order import order_of
+from app.admission.filter_order import order_of
+from app.admission.job_rules import Checked, check
 from app.admission.quote import ModelQuote, StoredQuote, blocks_read, search_quote
 from app.admission.request import Resolved
 from app.admission.study import CheckedStudy, check_levels, check_study, stored, unpriced
-from app.db.engine import Database
+from app.db.database import Database
 from app.hpo.rates import Resolved as ResolvedNumbers
-from app.hpo.stored import StoredStudy
+from app.hpo.stored_study import StoredStudy
 from app.pricing.service import PricingService
 from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import rule_of

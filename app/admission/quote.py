@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from app.admission.facts import DatasetFacts
-from app.admission.memory import MemoryEstimate
+from app.admission.memory_estimate import MemoryEstimate
 from app.admission.study import CheckedStudy
 from app.admission.times import Start
-from app.catalogue.models import Layer
-from app.hpo.outlook import Outlook
+from app.catalogue.model_kinds import Layer
+from app.hpo.accuracy_outlook import Outlook
 from app.hpo.rates import Resolved
 from core import leaves
 from core.contracts.base import Deferred, Document, Epsilon

@@ -10,8 +10,8 @@ from pathlib import Path
 from app.admission.choices import completed
 from app.admission.facts import DatasetFacts
 from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
-from app.catalogue import extractors, graph_rows, model_folders, models
-from app.db.engine import Database
+from app.catalogue import extractors, graph_rows, model_folders, model_kinds
+from app.db.database import Database
 from app.grants import service as grants
 from app.grants.service import Access
 from app.hpo.rates import Part
@@ -124,7 +124,7 @@ class Resolved:
         root, task = request.limits.models_root, facts.spec.task
         prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
         extracted = extractors.resolved(spec.model, root, facts.spec.features.kind)
-        chosen = models.resolved(extracted, task.kind)
+        chosen = model_kinds.resolved(extracted, task.kind)
         model = model_folders.resolved(chosen, root, facts.outputs, prompts=prompts, uploaded=uploaded)
         pinned = spec.model_copy(update={"model": model})
         return cls(request, pinned, facts.seen_by(model), side, access, parts, uploaded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from app.admission.request import Limits
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 

@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from app.admission.request import with_use
 from app.datasets.repository import check_content, check_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, ApiKey, Job, LedgerCheck, LedgerEntry, table_of
 from app.db.trip import Reply, Trip
 from app.grants import service as grants

@@ -12,12 +12,12 @@ from itertools import pairwise
 
 from pydantic import ValidationError
 
-from app.admission.checks import Checked, check
 from app.admission.facts import DatasetFacts
+from app.admission.job_rules import Checked, check
 from app.hpo.space import Bounds
-from app.hpo.stored import StoredRun, StoredStudy
+from app.hpo.stored_study import StoredRun, StoredStudy
 from app.hpo.strategies import Run, Slot, slots
-from app.lifecycle.studies import run_spec
+from app.lifecycle.study_states import run_spec
 from core.contracts.hpo import (
     Auto,
     GridOracle,
@@ -35,7 +35,7 @@ from core.contracts.metrics import default_metric
 from core.errors import InvalidRequest
 from core.privacy import derive
 from core.privacy.accounting import epsilon_of_trial
-from core.privacy.plans import StudyRequest, StudyRun
+from core.privacy.price_requests import StudyRequest, StudyRun
 from core.privacy.prices import Charge, PricedRun, StudyPrice
 from core.privacy.releases import NoisyMean, NoisyScore
 

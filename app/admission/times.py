@@ -6,11 +6,11 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.admission.request import Request
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset, Job
 from app.grants import service as grants
-from app.lifecycle.queue.ahead import ahead_of
 from app.lifecycle.queue.presence import GpuWorkers
+from app.lifecycle.queue.queue_forecast import ahead_of
 from core.contracts.base import Deferred
 from core.contracts.job_spec import JobSpec
 

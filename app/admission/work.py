@@ -1,6 +1,6 @@
 """What a checked job computes, by its kind: one class for each. What follows from it is asked of it, never of the kind.
 
-`app.admission.checks` makes it; the quote, its price and its memory read it.
+`app.admission.job_rules` makes it; the quote, its price and its memory read it.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from app.admission import memory
+from app.admission import memory_estimate
 from app.admission.facts import DatasetFacts
-from app.admission.memory import MemoryEstimate
-from app.catalogue.models import Layer
+from app.admission.memory_estimate import MemoryEstimate
+from app.catalogue.model_kinds import Layer
 from core.contracts.job_spec import JobSpec
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.numerics import Numerics, sizes_of
 from core.privacy.releases import NoisyScore, Release, ScoreNoise
 
 if TYPE_CHECKING:
-    from core.statistics.passes import Passes, ReleaseMemory
     from core.statistics.plans import Asked
+    from core.statistics.statistics_passes import Passes, ReleaseMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,13 @@ class Training(Work):
 
     def memory(self, spec: JobSpec, facts: DatasetFacts) -> MemoryEstimate:
         """See Work.memory; of a study, of its final trial."""
-        return memory.estimate(spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.rows, self.numerics)
+        return memory_estimate.estimate(
+            spec, sizes_of(spec, facts.sizes, facts.spec.features), facts.rows, self.numerics
+        )
 
     def require_memory(self, limit_bytes: int | None) -> None:
         """See Work.require_memory."""
-        memory.check(self.layers, limit_bytes, on_processors=self.on_processors)
+        memory_estimate.check(self.layers, limit_bytes, on_processors=self.on_processors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +112,19 @@ class Statistics(Work):
     def memory(self, spec: JobSpec, facts: DatasetFacts) -> MemoryEstimate:
         """See Work.memory. Parts stay on disk."""
         needs = self._needs
-        return memory.of_release(needs.sums, needs.noise, needs.passes, needs.answers, records=self.columns_bytes)
+        return memory_estimate.of_release(
+            needs.sums, needs.noise, needs.passes, needs.answers, records=self.columns_bytes
+        )
 
     def require_memory(self, limit_bytes: int | None) -> None:
         """See Work.require_memory."""
-        memory.require(memory.BASE_BYTES + self.columns_bytes + self._needs.whole, limit_bytes, *self.too_large)
+        memory_estimate.require(
+            memory_estimate.BASE_BYTES + self.columns_bytes + self._needs.whole, limit_bytes, *self.too_large
+        )
 
     @property
     def _needs(self) -> ReleaseMemory:
-        from core.statistics.passes import ReleaseMemory  # noqa: PLC0415 - numpy is loaded when it is needed
+        from core.statistics.statistics_passes import ReleaseMemory  # noqa: PLC0415 - numpy is loaded when it is needed
 
         return ReleaseMemory.of(self.asked, self.passes)
 
@@ -141,7 +147,7 @@ class Synthetic(Statistics):
 
     @property
     def _needs(self) -> ReleaseMemory:
-        from core.statistics.passes import ReleaseMemory  # noqa: PLC0415 - numpy is loaded when it is needed
+        from core.statistics.statistics_passes import ReleaseMemory  # noqa: PLC0415 - numpy is loaded when it is needed
         from core.synthetic.synthesis import bytes_of  # noqa: PLC0415
 
         return replace(

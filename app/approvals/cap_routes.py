@@ -13,10 +13,10 @@ from app.keys.auth import CurrentKey
 from app.ledger import repository, summary
 from app.ledger.routes import Pricing
 from app.ledger.schemas import CapChange, LedgerView
-from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db, RecordedHeads
-from app.web.operations import CAP_TAG, VERSIONED, Operation
+from app.web.responses import as_json
+from app.web.route_operation import CAP_TAG, VERSIONED, Operation
 from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics

@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 
 from app.approvals import service
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Approval
 from app.keys.service import Caller
-from app.ledger import accounts, behind, blocks, repository
+from app.ledger import accounts, behind, block_accounts, repository
 from app.ledger.entries import cap_version
 from app.ledger.schemas import CapChange
 from app.ledger.transparency.heads import Head, Heads
@@ -25,7 +25,7 @@ Recorded = Mapping[str, Head | None]
 def recorded_heads(db: Database, heads: Heads, dataset_id: str) -> Recorded:
     """The heads that are kept outside the database, of a data set and its blocks: read before a transaction writes."""
     with db.read() as session:
-        members = blocks.family_of(session, dataset_id)
+        members = block_accounts.family_of(session, dataset_id)
     return {each: behind.read_recorded(heads, each) for each in members}
 
 
@@ -42,7 +42,7 @@ def change(
         PreconditionRequired, PreconditionFailed: If-Match is missing, or the cap has changed.
     """
     members = _current_members(session, dataset_id, recorded)
-    lead = blocks.lead(session, dataset_id)
+    lead = block_accounts.lead(session, dataset_id)
     require_match(if_match, cap_version(lead))
     if body.epsilon > lead.cap_epsilon and service.persons_of(session, dataset_id):
         accounts.budget_of_cap(lead, body.epsilon)  # refused now, not once two persons have agreed
@@ -59,21 +59,21 @@ def carry_out(session: Session, caller: Caller, approval: Approval, act: CapRais
         Conflict: as `accounts.change_cap`; `wrong-state`: the cap is another one than the persons were asked about.
     """
     members = _current_members(session, approval.dataset_id, recorded)
-    if cap_version(blocks.lead(session, approval.dataset_id)) != act.version:
+    if cap_version(block_accounts.lead(session, approval.dataset_id)) != act.version:
         raise Conflict("wrong-state", "the cap has changed since this was asked for: deny it, and ask again")
     _write(session, caller, approval.dataset_id, members, CapChange(epsilon=act.epsilon, reason=act.reason))
 
 
 def _current_members(session: Session, dataset_id: str, recorded: Recorded) -> list[str]:
     dataset, _account = repository.dataset_with_account(session, dataset_id)
-    members = blocks.lock_family(session, dataset.id)
+    members = block_accounts.lock_family(session, dataset.id)
     for member_id in members:
         behind.require_current(session, recorded.get(member_id), member_id)
     return members
 
 
 def _write(session: Session, caller: Caller, dataset_id: str, members: list[str], body: CapChange) -> None:
-    for member_id in blocks.open_ones(session, members) or [dataset_id]:
+    for member_id in block_accounts.open_ones(session, members) or [dataset_id]:
         accounts.change_cap(
             session, dataset_id=member_id, cap_epsilon=body.epsilon, actor=caller.id, reason=body.reason
         )

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.approvals import service
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset
 from app.grants.service import require_job
 from app.keys.service import Caller

@@ -10,10 +10,10 @@ from app.approvals import caps, kept, service
 from app.approvals.schemas import ApprovalList, ApprovalView, PersonsView
 from app.grants.service import require
 from app.keys.auth import CurrentKey
-from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads
-from app.web.operations import Operation
 from app.web.pagination import After, Limit, cut, decode_row
+from app.web.responses import as_json
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.approvals import CapRaise, Persons
 from core.privacy.filters import load_numerics

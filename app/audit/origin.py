@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from app.audit.record import LONGEST, Origin, record
-from app.db.engine import Database
+from app.db.database import Database
 
 logger = logging.getLogger(__name__)
 AN_ID = re.compile(r"[a-z]{1,10}_[A-Za-z0-9]{1,60}")

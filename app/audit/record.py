@@ -2,7 +2,7 @@
 
 The action and its audit entry commit atomically. The request gives the caller and the address (`app.audit.origin`);
 without a request, for a command of the service itself, both stay empty. An entry is written unsealed and touches no row
-that others write; the relay seals it into the chain (`app.audit.chain`) in a second or so.
+that others write; the relay seals it into the chain (`app.audit.audit_chain`) in a second or so.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ from typing import Annotated, Any, get_args
 from fastapi import APIRouter, Query
 from sqlalchemy import select
 
-from app.audit.chain import AuditVerification, content, verify
+from app.audit.audit_chain import AuditVerification, content, verify
 from app.audit.record import Action
 from app.db.models import AuditEntry
 from app.db.row_view import Page
 from app.keys.auth import AdminKey
 from app.web.deps import Db
-from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document
 

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset, DatasetContent
 
 BATCH = 100

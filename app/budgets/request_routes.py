@@ -6,15 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from app.budgets import requests
+from app.budgets import budget_requests
 from app.budgets.schemas import BudgetDecision, BudgetRequestBody, BudgetRequestList, BudgetRequestView, Status
 from app.keys.auth import CurrentKey
 from app.web import examples
-from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
-from app.web.operations import BUDGET_TAG, LOCATION, VERSIONED, Operation
 from app.web.pagination import After, Limit, cut, decode_row
+from app.web.responses import as_json
+from app.web.route_operation import BUDGET_TAG, LOCATION, VERSIONED, Operation
 from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
@@ -43,7 +43,7 @@ def request_budget(body: BudgetRequestBody, db: Db, caller: CurrentKey) -> Respo
     """Asks the owner for a budget within a data set's cap, or for a larger one."""
     load_numerics()
     with db.write() as session:
-        view = requests.ask(session, caller, body)
+        view = budget_requests.ask(session, caller, body)
     return _answer(view, 201, {"Location": f"/v1/budget-requests/{view.id}"})
 
 
@@ -66,9 +66,9 @@ def list_budget_requests(
     """Lists the key's own requests and those on data sets that it owns, newest first."""
     cursor = decode_row(after)
     with db.read() as session:
-        page = requests.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
+        page = budget_requests.page(session, caller, dataset=dataset, status=status, after=cursor, limit=limit)
         page, following = cut(page, limit)
-        return BudgetRequestList(items=[requests.shown(session, each) for each in page], next=following)
+        return BudgetRequestList(items=[budget_requests.shown(session, each) for each in page], next=following)
 
 
 @router.get("/{request_id}", response_model=BudgetRequestView)
@@ -76,7 +76,7 @@ def list_budget_requests(
 def show_budget_request(request_id: str, db: Db, caller: CurrentKey) -> Response:
     """Shows a request; its `ETag` is the budget that it is about, with its version."""
     with db.read() as session:
-        return _answer(requests.find(session, caller, request_id))
+        return _answer(budget_requests.find(session, caller, request_id))
 
 
 @router.post("/{request_id}/approve", response_model=BudgetRequestView)
@@ -96,7 +96,7 @@ def approve_budget_request(
     """Gives the key what it asked for, if the budget is still the one that the owner saw (`If-Match`)."""
     load_numerics()
     with db.write() as session:
-        return _answer(requests.approve(session, caller, request_id, body.answer, if_match))
+        return _answer(budget_requests.approve(session, caller, request_id, body.answer, if_match))
 
 
 @router.post("/{request_id}/deny", response_model=BudgetRequestView)
@@ -113,7 +113,7 @@ def approve_budget_request(
 def deny_budget_request(request_id: str, body: BudgetDecision, db: Db, caller: CurrentKey) -> Response:
     """Refuses a request, or withdraws the key's own. Nothing changes."""
     with db.write() as session:
-        return _answer(requests.deny(session, caller, request_id, body.answer))
+        return _answer(budget_requests.deny(session, caller, request_id, body.answer))
 
 
 def _answer(view: BudgetRequestView, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -11,10 +11,10 @@ from app.budgets.schemas import BudgetList, BudgetSetting, BudgetView, Name
 from app.budgets.spending import SpendingView
 from app.keys.auth import CurrentKey
 from app.web import examples
-from app.web.answers import as_json
 from app.web.conditions import IfMatch
 from app.web.deps import Db
-from app.web.operations import BUDGET_TAG, VERSIONED, Operation
+from app.web.responses import as_json
+from app.web.route_operation import BUDGET_TAG, VERSIONED, Operation
 from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics

@@ -12,9 +12,9 @@ from app.db.models import Account, Dataset, SubAccount
 from app.db.row_view import Column, Given, Page, RowView, Whole
 from app.ledger.accounts import filter_for
 from app.ledger.accounts import remaining_of as left_of_cap
-from app.ledger.budgets import PARTS, with_own
 from app.ledger.repository import unit_of
 from app.ledger.schemas import COLLUSION, Balance
+from app.ledger.sub_accounts import PARTS, with_own
 from core import leaves
 from core.contracts.base import NO_NUL, AccountantName, Deferred, Document, Epsilon, EpsilonValue
 

@@ -14,9 +14,9 @@ from app.budgets.schemas import NAME, BudgetSetting, BudgetView
 from app.db.models import Account, ApiKey, Dataset, SubAccount, SubAccountKey
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
-from app.ledger import accounts, blocks, budgets
+from app.ledger import accounts, block_accounts, sub_accounts
 from app.ledger.repository import dataset_with_account
-from app.ledger.shares import copy_to, keys_of, units_of, write
+from app.ledger.sub_account_rows import copy_to, keys_of, units_of, write
 from core.contracts.versions import require_match
 from core.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from core.ids import now
@@ -32,11 +32,11 @@ def visible_to(session: Session, caller: Caller, dataset: str) -> list[BudgetVie
     """
     dataset_row, access = grants.find(session, caller, dataset)
     row = dataset_with_account(session, dataset_row.id)[0]
-    account = blocks.lead(session, row.id)
+    account = block_accounts.lead(session, row.id)
     if access.level == "own":
-        every = budgets.all_of(session, account.dataset_id)
+        every = sub_accounts.all_of(session, account.dataset_id)
         return [shown(session, row, account, each, all_keys=True) for each in every]
-    share = budgets.of_key(session, account.dataset_id, caller.id)
+    share = sub_accounts.of_key(session, account.dataset_id, caller.id)
     return [] if share is None else [shown(session, row, account, share, all_keys=False)]
 
 
@@ -122,8 +122,8 @@ def locked(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
         Conflict: `wrong-state`: its ledger is closed.
     """
     row, _account = dataset_with_account(session, dataset_id)
-    blocks.lock_family(session, dataset_id)
-    if (lead := blocks.lead(session, dataset_id)).joined_into is not None:
+    block_accounts.lock_family(session, dataset_id)
+    if (lead := block_accounts.lead(session, dataset_id)).joined_into is not None:
         raise Conflict("wrong-state", accounts.closed_because(lead))
     return row, lead
 
@@ -149,7 +149,7 @@ def spread(session: Session, dataset_id: str, share: SubAccount) -> None:
     Raises:
         Conflict: `budget-too-low`: more than that is spent and held on a block.
     """
-    for member_id in blocks.open_ones(session, blocks.family_of(session, dataset_id)):
+    for member_id in block_accounts.open_ones(session, block_accounts.family_of(session, dataset_id)):
         if member_id != share.dataset_id:
             copy_to(session, share, accounts.account_of(session, member_id))
 

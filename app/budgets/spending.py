@@ -17,7 +17,7 @@ from app.grants import service as grants
 from app.grants.service import Access
 from app.keys.service import Caller
 from app.ledger.accounts import account_of, filter_for
-from app.ledger.blocks import family_of, label_of, lead
+from app.ledger.block_accounts import family_of, label_of, lead
 from app.ledger.repository import dataset_with_account
 from core.contracts.base import Deferred
 from core.errors import PrivacyError

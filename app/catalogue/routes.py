@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from app.catalogue import extractors, hpo, models, optimizers
+from app.catalogue import extractors, model_kinds, optimizer_kinds, strategies
 from app.db.row_view import Whole
 from app.keys.auth import current_key
 from app.web.deps import ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document
 from core.contracts.extractor import HASHED_WORDS, Words
@@ -19,7 +19,7 @@ from core.contracts.extractor import HASHED_WORDS, Words
 router = APIRouter(prefix="/v1", tags=["catalogue"], dependencies=[Depends(current_key)])
 
 
-class ModelView(models.ModelText):
+class ModelView(model_kinds.ModelText):
     """A kind of model, with the JSON schema of its settings."""
 
     kind: str
@@ -74,7 +74,7 @@ def list_extractors(settings: ServiceSettings) -> ExtractorList:
     )
 
 
-class OptimizerView(optimizers.OptimizerText):
+class OptimizerView(optimizer_kinds.OptimizerText):
     """An optimizer, with its rule, its state, and the JSON schema of its settings."""
 
     kind: str
@@ -119,7 +119,7 @@ def list_hpo_strategies() -> StrategyList:
                 source=entry.source,
                 json_schema=entry.spec.model_json_schema(),
             )
-            for strategy, entry in hpo.STRATEGIES.items()
+            for strategy, entry in strategies.STRATEGIES.items()
         ]
     )
 
@@ -138,7 +138,7 @@ def list_models() -> ModelList:
             ModelView(
                 kind=kind, json_schema=entry.document.model_json_schema(), **entry.model_dump(exclude={"document"})
             )
-            for kind, entry in models.CATALOGUE.items()
+            for kind, entry in model_kinds.CATALOGUE.items()
         ]
     )
 
@@ -157,6 +157,6 @@ def list_optimizers() -> OptimizerList:
             OptimizerView(
                 kind=kind, json_schema=entry.document.model_json_schema(), **entry.model_dump(exclude={"document"})
             )
-            for kind, entry in optimizers.CATALOGUE.items()
+            for kind, entry in optimizer_kinds.CATALOGUE.items()
         ]
     )

@@ -13,12 +13,12 @@ from app.charges.schemas import ChargeList, ChargeRequest, ChargeView, Status, V
 from app.db.models import Account, Charge
 from app.keys.auth import CurrentKey
 from app.ledger.accounts import filter_for
-from app.ledger.blocks import held_on
+from app.ledger.block_accounts import held_on
 from app.web import examples
-from app.web.answers import as_json
 from app.web.deps import Db, Pricing, RecordedHeads
-from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, cut, decode_row
+from app.web.responses import as_json
+from app.web.route_operation import LOCATION, Operation
 from core import leaves
 
 router = APIRouter(prefix="/v1/charges", tags=["charges"])

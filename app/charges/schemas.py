@@ -12,7 +12,7 @@ from app.db.row_view import Column, Given, Page, RowView
 from core.contracts.base import NO_NUL, Document, Unit, is_none
 from core.contracts.blocks import ALL, BlockChoice
 from core.contracts.governance import Use
-from core.privacy.claims import Claim
+from core.privacy.foreign_claims import Claim
 
 Part = Literal["train", "holdout", "both"]
 Status = Literal["held", "posted", "voided"]

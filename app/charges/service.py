@@ -16,15 +16,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.charges.claims import all_under, amounts, block_of, check_people, payer_of, read_by
+from app.charges.charge_cost import all_under, amounts, block_of, check_people, payer_of, read_by
 from app.charges.schemas import Attested, Charged, ChargeRequest, Status
 from app.datasets.moving import move
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Charge, Dataset
 from app.db.newest import newest
 from app.grants import service as grants
 from app.keys.service import Caller, is_alive
-from app.ledger import behind, blocks
+from app.ledger import behind, block_accounts
 from app.ledger.memos import Voided
 from app.ledger.repository import dataset_with_account
 from app.ledger.transparency.heads import Heads
@@ -154,7 +154,7 @@ def settle(db: Database, heads: Heads, caller: Caller, charge_id: str, *, voided
                 raise Conflict("wrong-state", f"this charge was {charge.status} already")
             _settle(session, charge, caller, voided_because)
     with db.read() as session:
-        holds = blocks.held_on(session, charge.id)
+        holds = block_accounts.held_on(session, charge.id)
     for dataset_id in holds:
         behind.record_soon(db, heads, dataset_id)
     return charge
@@ -171,7 +171,7 @@ def _check_use(dataset: Dataset, use: Use | None) -> None:
 def _record(db: Database, heads: Heads, charge_id: str) -> None:
     """Records the heads that have a charge's hold. Raises as `behind.record`."""
     with db.read() as session:
-        holds = blocks.held_on(session, charge_id)
+        holds = block_accounts.held_on(session, charge_id)
     for dataset_id in holds:
         behind.record(db, heads, dataset_id)
 
@@ -219,14 +219,14 @@ def _hold(db: Database, heads: Heads, caller: Caller, request: ChargeRequest, ch
     """
     dataset_id = charge.dataset_id
     with db.read() as session:
-        members = blocks.family_of(session, dataset_id)
+        members = block_accounts.family_of(session, dataset_id)
     for member_id in members:
         behind.require_witnessed(db, heads, member_id)
     recorded = {each: behind.read_recorded(heads, each) for each in members}
     try:
         with db.write() as session:
             grants.require(session, caller, dataset_id, "charge")
-            for member_id in blocks.family_of(session, dataset_id):
+            for member_id in block_accounts.family_of(session, dataset_id):
                 behind.require_current(session, recorded.get(member_id), member_id)
             _insert(session, caller, request, charge, under)
     except BudgetError as refusal:
@@ -242,15 +242,15 @@ def _insert(session: Session, caller: Caller, request: ChargeRequest, charge: Ch
     attested = Attested(
         account=request.account, mechanism=request.mechanism, attested=request.attested, use=request.use
     )
-    members = blocks.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
+    members = block_accounts.lock_family(session, charge.dataset_id)  # no block is appended meanwhile
     _check_use(session.get_one(Dataset, charge.dataset_id), request.use)  # the owner may have changed the rules
     check_people(session, charge.dataset_id, members)
     ledgers = read_by(session, request, members)
     if not all_under(session, ledgers, under):
         raise _Moved
-    blocks.hold_all(
+    block_accounts.hold_all(
         session,
-        ledgers or [blocks.paying(session, charge.dataset_id).dataset_id],
+        ledgers or [block_accounts.paying(session, charge.dataset_id).dataset_id],
         job_id=charge.id,
         train=charge.train,
         holdout=charge.holdout,
@@ -264,10 +264,10 @@ def _insert(session: Session, caller: Caller, request: ChargeRequest, charge: Ch
 
 def _settle(session: Session, charge: Charge, caller: Caller, voided_because: str | None) -> None:
     if voided_because is None:
-        blocks.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=caller.id)
+        block_accounts.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=caller.id)
         charge.status = "posted"
     else:
-        blocks.void_all(session, charge.id, actor=caller.id, memo=Voided(reason=voided_because))
+        block_accounts.void_all(session, charge.id, actor=caller.id, memo=Voided(reason=voided_because))
         charge.status, charge.reason = "voided", voided_because
     charge.settled_at = now()
     action: audit.Action = "charge.posted" if voided_because is None else "charge.voided"

@@ -11,7 +11,7 @@ from app.dashboard.numbers import percent
 from app.db.models import Dataset
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for
-from app.ledger.blocks import ledgers_of
+from app.ledger.block_accounts import ledgers_of
 from app.ledger.schemas import AccountView, LedgerView
 from core.privacy.prices import Charge, Units
 

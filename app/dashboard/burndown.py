@@ -14,7 +14,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from app.dashboard.chart import MOST_POINTS, SERIES, Axis, Chart, Colour, Line, Point, thinned
-from app.dashboard.forecast import Forecast, forecast
+from app.dashboard.forecast_page import Forecast, forecast
 from app.dashboard.numbers import moment, part, percent
 from app.db.models import Account, Job, LedgerEntry, SpentByKey, table_of
 from app.ledger import memos

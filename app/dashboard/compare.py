@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.dashboard.overlay import Compared, overlays, tradeoff
 from app.dashboard.page import PageRoute, render
-from app.dashboard.session import HOME, CurrentViewer
+from app.dashboard.viewer import HOME, CurrentViewer
 from app.db.models import Dataset
 from app.grants.service import require_job
 from app.jobs import repository as jobs
@@ -20,7 +20,7 @@ from app.jobs.schemas import JobView, MetricView
 from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web.deps import Db, Gpus
-from app.web.operations import Page
+from app.web.route_operation import Page
 from core.contracts.job_spec import JobSpec
 
 PAGE = f"{HOME}/compare"

@@ -7,7 +7,7 @@ from functools import cache
 from app.dashboard.draft import Draft, Layout
 from app.dashboard.fields import SchemaForm
 from core.contracts.dataset_spec import DatasetSpec
-from core.contracts.filters import PLANS
+from core.contracts.filter_names import PLANS
 
 # In the order in which an owner decides. `path` names a file on the server: an upload has none.
 LAYOUT = Layout(

@@ -8,7 +8,7 @@ from app.dashboard import dataset_view
 from app.dashboard.balances import budgets
 from app.dashboard.entry_pages import AskedEntries, EntriesQuery
 from app.dashboard.page import Id, PageRoute, render
-from app.dashboard.session import (
+from app.dashboard.viewer import (
     HOME,
     CurrentViewer,
 )
@@ -18,10 +18,10 @@ from app.datasets.routes import list_datasets
 from app.datasets.schemas import DatasetView, ReadingDataset
 from app.grants.service import Access
 from app.jobs.list_routes import JobsQuery, page_of_jobs
-from app.ledger.checks import last_check
+from app.ledger.verifications import last_check
 from app.web.deps import Db, RecordedHeads, gpus_of
-from app.web.operations import Page
 from app.web.pagination import After
+from app.web.route_operation import Page
 from core.errors import NotFound
 
 JOBS_ON_DATASET = 5

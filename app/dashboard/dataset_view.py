@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from app.budgets.schemas import BudgetView
 from app.budgets.service import visible_to
 from app.dashboard.balances import Budget, budgets, room_for
-from app.dashboard.declared import features_in_words, task_in_words
+from app.dashboard.declared_words import features_in_words, task_in_words
 from app.dashboard.entry_pages import CapChange, EntriesQuery, cap_changes, entry_page
 from app.dashboard.names import key_names
-from app.dashboard.session import Viewer
+from app.dashboard.viewer import Viewer
 from app.datasets.schemas import DatasetView
 from app.db.models import Account, Job, LedgerEntry
 from app.grants.service import find

@@ -9,14 +9,14 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from app.dashboard.page import Id, PageRoute
-from app.dashboard.session import (
+from app.dashboard.viewer import (
     HOME,
     PostingViewer,
 )
 from app.jobs import steering as job_service
 from app.jobs.labels import LONGEST_NOTES, LONGEST_TAG, MOST_TAGS, JobLabels, edit
 from app.web.deps import Db, RecordedHeads
-from app.web.operations import Page
+from app.web.route_operation import Page
 from core.errors import InvalidRequest
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)

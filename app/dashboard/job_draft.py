@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from app.catalogue.models import CATALOGUE as MODELS
-from app.catalogue.optimizers import CATALOGUE as OPTIMIZERS
+from app.catalogue.model_kinds import CATALOGUE as MODELS
+from app.catalogue.optimizer_kinds import CATALOGUE as OPTIMIZERS
 from app.dashboard.draft import Draft, Layout, Section, sent_draft
 from app.dashboard.fields import Control, SchemaForm
 from app.datasets.schemas import DatasetView
@@ -101,7 +101,7 @@ def sections(draft: Draft, datasets: list[DatasetView], name: str = "") -> list[
 
 
 def columns_of(dataset: DatasetView) -> list[str]:
-    """The columns that statistics can read, by name; their rules are core.statistics.columns'."""
+    """The columns that statistics can read, by name; their rules are core.statistics.statistics_columns'."""
     declared = dataset.features.get("columns") or []
     column_names = [each["name"] if isinstance(each, dict) else each for each in declared]
     label = dataset.task.get("label")

@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 
 from app.dashboard.names import dataset_names
 from app.dashboard.page import PageRoute, address, render
-from app.dashboard.session import (
+from app.dashboard.viewer import (
     HOME,
     CurrentViewer,
 )
-from app.db.engine import Database
+from app.db.database import Database
 from app.grants.service import require
 from app.jobs.counts import jobs_by_status, newest_by_status
 from app.jobs.labels import LONGEST_TAG
@@ -24,8 +24,8 @@ from app.jobs.schemas import JobList
 from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web.deps import Db, Gpus
-from app.web.operations import Page
 from app.web.pagination import After
+from app.web.route_operation import Page
 from core.contracts.base import NO_NUL
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)

@@ -10,13 +10,13 @@ from fastapi.responses import FileResponse, JSONResponse
 from app.audit import record as audit
 from app.dashboard import job_view
 from app.dashboard.page import Id, PageRoute, render
-from app.dashboard.session import (
+from app.dashboard.shown_files import SHOWN
+from app.dashboard.viewer import (
     HOME,
     CurrentViewer,
     Viewer,
 )
-from app.dashboard.shown_files import SHOWN
-from app.db.engine import Database
+from app.db.database import Database
 from app.jobs.file_routes import download_artifact, show_certificate
 from app.jobs.repository import artifact as artifact_of
 from app.ledger.certificate_checks import check as check_certificate
@@ -24,7 +24,7 @@ from app.settings import Settings
 from app.storage import objects
 from app.web.deps import Db, ServiceSettings, gpus_of
 from app.web.headers import is_head
-from app.web.operations import Page
+from app.web.route_operation import Page
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
 

@@ -11,15 +11,15 @@ from app.approvals.service import may_leave
 from app.dashboard.balances import room_for
 from app.dashboard.job_scores import Scores, scores_of
 from app.dashboard.names import key_names
-from app.dashboard.session import Viewer
-from app.dashboard.trials import StudyPart, study_part
+from app.dashboard.trials_page import StudyPart, study_part
+from app.dashboard.viewer import Viewer
 from app.db.models import Account, Certificate, LedgerEntry
 from app.grants.service import find, require_job
 from app.jobs import repository as jobs
 from app.jobs.schemas import EventView, JobView
 from app.jobs.steering import STOPPABLE, may_cancel
 from app.ledger import repository as ledger
-from app.ledger.blocks import held_on
+from app.ledger.block_accounts import held_on
 from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.states import FINISHED
 from core.contracts.base import Epsilon

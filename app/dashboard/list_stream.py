@@ -7,24 +7,24 @@ from sqlalchemy import and_
 
 from app.dashboard.job_list import ROWS, AskedJobs, ListQuery
 from app.dashboard.page import PageRoute
-from app.dashboard.session import HOME
-from app.dashboard.stream import StateId, StreamingViewer, answer, check
-from app.db.engine import Database
+from app.dashboard.page_stream import StateId, StreamingViewer, answer, check
+from app.dashboard.viewer import HOME
+from app.db.database import Database
 from app.db.models import Job
 from app.grants.service import sees_as, visible
 from app.jobs import repository
 from app.jobs.list_routes import jobs_among, key_of_page
 from app.keys.service import Caller
-from app.web import operations
+from app.web import route_operation
 from app.web.deps import Db
-from app.web.lists import Page, Reader, changes_of
+from app.web.open_lists import Page, Reader, changes_of
 from core.errors import RequestError
 
 router = APIRouter(prefix=f"{HOME}/events", include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("/jobs")
-@operations.Page("every key")
+@route_operation.Page("every key")
 def jobs_events(
     request: Request,
     db: Db,

@@ -5,7 +5,7 @@
     blocks                 added by block.js, which sends the file; retired by a form
     retire, delete         forms behind a confirmation
     who spent what         by person, with the budgets that bound them
-    statement              app/dashboard/statement.py
+    statement              app/dashboard/statement_page.py
 
 Budgets and grants have pages of their own.
 """
@@ -24,7 +24,7 @@ from app.approvals import cap_routes
 from app.dashboard.form_values import number, redeclaration
 from app.dashboard.manage_view import manage_page_of
 from app.dashboard.page import Id, PageRoute, render
-from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
+from app.dashboard.viewer import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
 from app.datasets import block_routes, declaration_routes
 from app.datasets.schemas import RedeclaredDataset
 from app.keys.auth import CurrentKey
@@ -32,9 +32,9 @@ from app.ledger.routes import Pricing
 from app.ledger.schemas import CapChange
 from app.retention import routes as retention
 from app.web.deps import Db, Parsing, RecordedHeads, ServiceSettings
-from app.web.operations import Page
 from app.web.problems import answer, errors_of, validation_errors
-from core.contracts.filters import BUYS
+from app.web.route_operation import Page
+from core.contracts.filter_names import BUYS
 from core.contracts.versions import tag_of
 from core.errors import RequestError, ServiceError
 

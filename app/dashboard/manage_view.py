@@ -8,7 +8,7 @@ from app.budgets.spending import SpendingView, spending
 from app.datasets.block_list import list_blocks
 from app.datasets.block_schemas import BlockView, ReadingBlock
 from app.datasets.schemas import DatasetView
-from app.db.engine import Database
+from app.db.database import Database
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger.accounts import account_of

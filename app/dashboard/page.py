@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from app.dashboard import numbers
-from app.dashboard.session import SignInNeeded, Viewer, login_url
+from app.dashboard.viewer import SignInNeeded, Viewer, login_url
 from app.web.problems import headers_of
 from core.contracts.metrics import AUC_PARTS, MOST_CONFUSED, confusion_parts
 from core.errors import InvalidRequest, ServiceError

@@ -22,16 +22,16 @@ from starlette.concurrency import run_in_threadpool
 from app.dashboard import dataset_draft
 from app.dashboard.draft import Draft, placed, sent_draft
 from app.dashboard.page import PageRoute, render
-from app.dashboard.session import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
+from app.dashboard.viewer import HOME, CurrentViewer, PostingViewer, UploadingViewer, Viewer
 from app.datasets import register_routes as datasets
 from app.keys.auth import require_role
+from app.web.body_limits import LARGE_NODES
 from app.web.deps import Db, Parsing, Pricing, ServiceSettings
-from app.web.limits import LARGE_NODES
-from app.web.operations import NOTHING, Page
 from app.web.problems import answer
+from app.web.route_operation import NOTHING, Page
 from core.contracts.base import Deferred
 from core.contracts.dataset_spec import DatasetSpec
-from core.contracts.filters import BUYS
+from core.contracts.filter_names import BUYS
 from core.errors import InvalidRequest, ServiceError
 
 PAGE = f"{HOME}/register"

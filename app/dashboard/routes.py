@@ -12,11 +12,11 @@ from fastapi.responses import RedirectResponse
 from starlette.staticfiles import StaticFiles
 
 from app.dashboard.page import HERE, PageRoute
-from app.dashboard.session import (
+from app.dashboard.viewer import (
     HOME,
     CurrentViewer,
 )
-from app.web.operations import Page
+from app.web.route_operation import Page
 from app.web.static_files import static_file
 from core.errors import NotFound
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pydantic import ConfigDict
 
 from app.dashboard.chart import SERIES, Axis, Chart, Line, Point, around
-from app.dashboard.contents import document_of
+from app.dashboard.job_document import document_of
 from app.dashboard.numbers import significant
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact
 from app.storage.objects import Objects
 from core.contracts.base import Document

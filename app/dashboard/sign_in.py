@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from app.audit import record as audit
 from app.dashboard.page import PageRoute, render
-from app.dashboard.session import (
+from app.dashboard.viewer import (
     HOME,
     LOGIN,
     PostingViewer,
@@ -25,7 +25,7 @@ from app.db.models import ApiKey
 from app.keys import service as keys
 from app.keys.auth import authenticated
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Page
+from app.web.route_operation import Page
 from core.errors import RequestError, Unauthenticated
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)

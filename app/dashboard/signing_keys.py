@@ -16,13 +16,13 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import select
 
 from app.dashboard.page import PageRoute, render
-from app.dashboard.session import HOME, CurrentViewer
-from app.db.engine import Database
+from app.dashboard.viewer import HOME, CurrentViewer
+from app.db.database import Database
 from app.db.models import SigningKey
-from app.ledger.key_history import Period, history_of
+from app.ledger.root_history import Period, history_of
 from app.secrets import SecretError
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Page
+from app.web.route_operation import Page
 from core.errors import Unavailable
 from core.ids import now
 

@@ -21,16 +21,16 @@ from itsdangerous import BadSignature, TimestampSigner
 
 from app.audit import record as audit
 from app.dashboard.page import PageRoute, render
-from app.dashboard.session import SIGN_IN, safe_next, set_cookie, sign_in
-from app.db.engine import Database
+from app.dashboard.viewer import SIGN_IN, safe_next, set_cookie, sign_in
+from app.db.database import Database
 from app.identity import people
 from app.identity.provider import Proof, Provider, SignInRefused
 from app.keys.auth import limits_of
 from app.secrets import load_secret
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Page
 from app.web.ratelimit import network_of
+from app.web.route_operation import Page
 from core.errors import NotFound
 
 router = APIRouter(prefix=SIGN_IN, include_in_schema=False, route_class=PageRoute)

@@ -23,12 +23,12 @@ from app.dashboard.balances import Share, shares_of
 from app.dashboard.draft import Draft, placed
 from app.dashboard.job_draft import agreed_on, first_draft, name_of, named_datasets, names_more, sent_job
 from app.dashboard.page import PageRoute, render
-from app.dashboard.session import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.submit_api import Api, ApiRoutes
+from app.dashboard.viewer import HOME, CurrentViewer, PostingViewer, Viewer
 from app.dashboard.whatif import CHOICES, Variation, chosen, variations
 from app.datasets.schemas import DatasetView
 from app.keys.service import Caller
-from app.web.operations import NOTHING, Page
+from app.web.route_operation import NOTHING, Page
 from core.contracts.job_spec import JobSpec
 from core.errors import BudgetError, Conflict, Forbidden, InvalidRequest, LimitError, NotFound, RequestError
 

@@ -10,13 +10,13 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from app.admission.quote import Quote
-from app.dashboard import job_names
+from app.dashboard import name_choice
 from app.dashboard.draft import Draft
 from app.dashboard.job_draft import of_job
 from app.datasets.briefs import brief_dataset
 from app.datasets.routes import list_datasets
 from app.datasets.schemas import DatasetView
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
 from app.grants.service import REFUSED, Access, require_job
 from app.hpo.rates import Rated
@@ -69,7 +69,7 @@ class Api:
                 job = require_job(session, caller, job_id)
                 draft = of_job(job.spec, resolved=Rated.model_validate(job.quote).resolved)
                 dataset = session.get_one(Dataset, job.dataset_id)
-                if not job_names.is_telling(job.name, draft.document, dataset.name):
+                if not name_choice.is_telling(job.name, draft.document, dataset.name):
                     return draft
                 return Draft({member: value for member, value in draft.document.items() if member != "name"})
 
@@ -80,7 +80,7 @@ class Api:
 
         def found() -> str:
             with self.db.read() as session:
-                return job_names.unused(session, dataset.id, job_names.telling(spec.request(), dataset.name))
+                return name_choice.unused(session, dataset.id, name_choice.telling(spec.request(), dataset.name))
 
         return await run_in_threadpool(found)
 

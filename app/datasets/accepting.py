@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from app.audit import record as audit
-from app.datasets import blocks, quota, repository
-from app.datasets.blocks import Growing
+from app.datasets import growth, quota, repository
+from app.datasets.growth import Growing
 from app.datasets.readings import begin
 from app.datasets.resolving import OrderChooser, check_files, check_name, resolved
 from app.datasets.sources import Arrived
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import DatasetReading
 from app.grants import service as grants
 from app.keys.service import Caller
@@ -49,7 +49,7 @@ def accept_block(
         repository.take_turns(session)
         quota.reserve(session, settings, to.owner_key, arrived.new_bytes, arrived.new_bytes)
         grants.require(session, caller, to.id, "own")
-        blocks.check_room(session, to.id, label)
+        growth.check_room(session, to.id, label)
         spec = arrived.spec.without_files()
         row = begin(session, settings, to.owner_key, spec, arrived, to.block(label))
         audit.record(session, "block.reading", row.id)  # whatever is in the file

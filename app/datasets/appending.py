@@ -6,15 +6,15 @@ and stored in one transaction in which the data set is as it was compared (`ente
 
 from __future__ import annotations
 
-from app.datasets import blocks, duplicates, parsed, quota, repository
+from app.datasets import duplicates, growth, parsed, quota, repository
 from app.datasets.block_entry import enter, examine
-from app.datasets.blocks import Growing
 from app.datasets.declaring import Declared
+from app.datasets.growth import Growing
 from app.datasets.parsing import Parsers
 from app.datasets.resolving import check_files
 from app.datasets.sources import Arrived
 from app.datasets.storing import New, published
-from app.db.engine import Database
+from app.db.database import Database
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.settings import Settings
@@ -44,12 +44,12 @@ def append(
         LimitError: as `service.register`.
     """
     with db.read() as session:
-        blocks.check_room(session, to.id, label)
+        growth.check_room(session, to.id, label)
     check_files(arrived.spec, arrived.sources.keys())
     spec = arrived.spec.without_files()
     earlier, later = (
         duplicates.compares_earlier_hashes(db, settings, to.owner_key),
-        blocks.after(db, settings, to, arrived.folder),
+        growth.after(db, settings, to, arrived.folder),
     )
     content = parsed.read(settings, parsers, spec, arrived.folder, after=later, earlier_hashes=earlier)
     recorded = examine(db, settings, to, spec, content)

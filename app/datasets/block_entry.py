@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from app.datasets import blocks, duplicates
-from app.datasets.blocks import Changed, Growing
+from app.datasets import duplicates, growth
 from app.datasets.declaring import Declared
+from app.datasets.growth import Changed, Growing
 from app.datasets.moving import follow
 from app.datasets.parsed import Content
 from app.datasets.storing import New, store
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset
 from app.ledger import accounts, behind
-from app.ledger.blocks import family_of, lead
+from app.ledger.block_accounts import family_of, lead
 from app.ledger.transparency.heads import Head, Heads
 from app.settings import Settings
 from app.storage.parts import Published
@@ -32,15 +32,15 @@ def examine(db: Database, settings: Settings, to: Growing, spec: DatasetSpec, co
         Unavailable: the units of a block cannot be read.
     """
     heads = Heads.of(settings)
-    blocks.check_count(spec, content)
-    blocks.check_width(to, content)
+    growth.check_count(spec, content)
+    growth.check_width(to, content)
     duplicates.check_forgotten(db, settings, to.owner_key, content.known_as)
     if lost := behind.forgotten(db, heads, to.owner_key):
         raise behind.refusal(f"the database has lost {lost}, which may be a block of it")
     with db.read() as session:
         ledgers = family_of(session, to.id)
     recorded = {each: behind.read_recorded(heads, each) for each in ledgers}
-    blocks.check_units(db, settings, to, content)
+    growth.check_units(db, settings, to, content)
     return recorded
 
 
@@ -65,12 +65,12 @@ def enter(
     # Against changes of the cap, the declaration and the content; admissions wait for the end, and see all of it.
     row = session.get_one(Dataset, to.id, with_for_update={"key_share": True}, populate_existing=True)
     accounts.lock(session, to.id)  # against a join
-    blocks.check_grows(session, row)
+    growth.check_grows(session, row)
     if new.block is not None:
-        blocks.check_room(session, to.id, new.block.label, new.dataset_id)
-    if row.declaration != to.declaration or tuple(each.id for each in blocks.family(session, to.id)) != to.family:
+        growth.check_room(session, to.id, new.block.label, new.dataset_id)
+    if row.declaration != to.declaration or tuple(each.id for each in growth.family(session, to.id)) != to.family:
         raise Changed()
-    blocks.check_after(session, to, content)
+    growth.check_after(session, to, content)
     for dataset_id, head in recorded.items():
         behind.require_current(session, head, dataset_id)
     block = New(new.dataset_id, new.owner_key, _capped(new.spec, lead(session, to.id)), new.block)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.datasets import blocks, readings
+from app.datasets import growth, readings
 from app.datasets.block_schemas import BlockList, BlockView, ReadingBlock
 from app.datasets.schemas import Shape
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
 from app.grants import service as grants
 from app.keys.auth import CurrentKey
 from app.ledger import accounts, behind, summary
-from app.ledger.blocks import label_of
+from app.ledger.block_accounts import label_of
 from app.ledger.repository import dataset_with_account
 from app.web.deps import Db, RecordedHeads
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.ids import rfc3339
 
@@ -37,7 +37,7 @@ def list_blocks(dataset_id: str, db: Db, heads: RecordedHeads, caller: CurrentKe
     """
     with db.read() as session:
         dataset = dataset_with_account(session, grants.require(session, caller, dataset_id, "view").id)[0]
-        members = blocks.family(session, dataset.parent_id or dataset.id)
+        members = growth.family(session, dataset.parent_id or dataset.id)
         reading = [ReadingBlock.of(each, caller) for each in readings.blocks_of(session, caller, members[0].id)]
     lost = behind.problems(db, heads, [each.id for each in members])
     return BlockList(items=[*(block_view(db, each.id, each.id in lost) for each in members), *reading])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.datasets import appending, blocks, sources, storage
+from app.datasets import appending, growth, sources, storage
 from app.datasets.accepting import accept_block
 from app.datasets.block_list import block_view
 from app.datasets.block_schemas import AppendedBlock, ReadingBlock
@@ -16,7 +16,7 @@ from app.keys.auth import CurrentKey
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
 from app.web.deps import Db, Parsing, ServiceSettings
-from app.web.operations import LOCATION, Operation
+from app.web.route_operation import LOCATION, Operation
 from core import leaves
 from core.contracts.blocks import BlockSpec
 from core.contracts.dataset_spec import DatasetSpec
@@ -86,13 +86,13 @@ async def append_block(
     `warnings` tell you how many were left out. Large files are read in the background: the answer's `state` is then
     "reading", and the list of blocks shows the outcome.
     """
-    to = await run_in_threadpool(blocks.growing, db, caller, dataset_id)
+    to = await run_in_threadpool(growth.growing, db, caller, dataset_id)
     labels: list[str] = []
 
     def declared(content: bytes) -> DatasetSpec:
         block_spec = document_of(content, BlockSpec)
         labels.append(block_spec.label)
-        return blocks.declaration(to, block_spec)
+        return growth.declaration(to, block_spec)
 
     def appended() -> AppendedBlock | ReadingBlock:
         if arrived.size > settings.read_at_once_bytes:

@@ -6,7 +6,7 @@ from app.datasets.schemas import (
     DatasetView,
     State,
 )
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account
 from app.grants import service as grants
 from app.keys.service import Caller

@@ -14,7 +14,7 @@ from app.grants import service as grants
 from app.keys.auth import CurrentKey
 from app.ledger import summary
 from app.web.deps import Db, Parsing, ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.redeclaration import Redeclaration
 from core.contracts.slots import rounded

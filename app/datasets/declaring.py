@@ -1,4 +1,5 @@
-"""A new version of a data set's declaration. Jobs keep the version that they were priced with (app.db.declared).
+"""A new version of a data set's declaration. Jobs keep the version that they were priced with
+(app.db.declared_version).
 
 The stored records, the split and the account never change. A count is checked against the stored records as at the
 registration: it fits the slots. Only the owner learns the outcome.
@@ -20,18 +21,18 @@ from app.datasets.parsing import Parsers
 from app.datasets.recounting import counted, counts_of, sizes_of, warnings_of
 from app.datasets.repository import check_there
 from app.datasets.sizes import default_slots_of, slots_warnings
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, Declaration
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind
-from app.ledger.blocks import family_of, ledgers_of
+from app.ledger.block_accounts import family_of, ledgers_of
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.redeclaration import Redeclaration, amended
 from core.contracts.slots import Slots
-from core.contracts.stored import Counts
+from core.contracts.stored_documents import Counts
 from core.errors import Conflict, InvalidRequest
 from core.ids import now
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from sqlalchemy.orm import Session
 
 from app.datasets import repository
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
 from app.formats.asked import ContentHash
 from app.ledger import accounts, behind

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.datasets.blocks import family
-from app.db.engine import Database
+from app.datasets.growth import family
+from app.db.database import Database
 from app.db.models import Dataset
 from app.keys.service import Caller
-from app.ledger import accounts, behind, blocks, budgets, second
-from app.ledger.shares import copy_to
+from app.ledger import accounts, behind, block_accounts, second, sub_accounts
+from app.ledger.sub_account_rows import copy_to
 from app.ledger.transparency.heads import Heads
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict
@@ -31,10 +31,10 @@ def move(db: Database, heads: Heads, caller: Caller, dataset_id: str, charge: Un
         Conflict: `wrong-state`: more was spent than `rdp` allows in all, or the charge would not fit; `ledger-behind`.
     """
     with db.read() as session:
-        ledgers = blocks.family_of(session, dataset_id)
+        ledgers = block_accounts.family_of(session, dataset_id)
     recorded = {each: behind.read_recorded(heads, each) for each in ledgers}
     with db.write() as session:
-        for member_id in blocks.lock_family(session, dataset_id):
+        for member_id in block_accounts.lock_family(session, dataset_id):
             behind.require_current(session, recorded.get(member_id), member_id)
         members = family(session, dataset_id)
         open_members = [row for row in members if _is_open(session, row)]
@@ -61,11 +61,11 @@ def have_moved(db: Database, ledgers: Sequence[str]) -> bool:
 
 def follow(session: Session, dataset_id: str, block: Dataset, actor: str) -> None:
     """Lets a new block be where its data set is: moved if that has moved, and with its budgets."""
-    members = blocks.family_of(session, dataset_id)
+    members = block_accounts.family_of(session, dataset_id)
     if any(session.get_one(Dataset, each).pays_for is not None for each in members):
         second.move(session, block, actor)
-    for share in budgets.newest_of(session, members):
-        copy_to(session, share, blocks.paying(session, block.id))
+    for share in sub_accounts.newest_of(session, members):
+        copy_to(session, share, block_accounts.paying(session, block.id))
 
 
 def _require_retired_fit(session: Session, members: list[Dataset], to: Filter) -> None:

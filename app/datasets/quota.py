@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.datasets import resumable
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, DatasetReading, Graph
 from app.settings import Settings
 from app.storage import parts

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from app.datasets import blocks, duplicates, parsed, readings, repository, sources, storage
+from app.datasets import duplicates, growth, parsed, readings, repository, sources, storage
 from app.datasets.block_entry import enter, examine
-from app.datasets.blocks import Changed, Stale
+from app.datasets.growth import Changed, Stale
 from app.datasets.parsing import Parsers
 from app.datasets.readings import Claimed
 from app.datasets.storing import Block, New, published, store
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
 from app.sandbox.limited import Interrupted, Watch
@@ -90,19 +90,19 @@ class File:
     def _append(self, block: Block, work: Path) -> None:
         """Reads a block under its data set's declaration as it is now."""
         claimed = self.claimed
-        to = blocks.still_growing(self.db, block.parent_id)
+        to = growth.still_growing(self.db, block.parent_id)
         block_spec = BlockSpec(
             label=block.label, records=claimed.spec.privacy.records or 0, slots=claimed.spec.privacy.slots
         )
-        new = New(claimed.id, claimed.owner_key, blocks.declaration(to, block_spec), block)
-        later = blocks.after(self.db, self.settings, to, work)
+        new = New(claimed.id, claimed.owner_key, growth.declaration(to, block_spec), block)
+        later = growth.after(self.db, self.settings, to, work)
         earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
         content = parsed.read(self.settings, self.parsers, new.spec, work, self.watch, later, earlier_hashes=earlier)
         with published(self.settings, new.dataset_id, content) as published_parts:
 
             def stored() -> None:
                 """Compares the block with the data set as it is now, which it was read under the declaration of."""
-                now = replace(blocks.still_growing(self.db, to.id), declaration=to.declaration)
+                now = replace(growth.still_growing(self.db, to.id), declaration=to.declaration)
                 recorded = examine(self.db, self.settings, now, new.spec, content)
                 with self._ending() as session:
                     entered = enter(session, self.settings, now, new, content, published_parts, recorded)

@@ -20,12 +20,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
 from app.datasets import readings
-from app.datasets.blocks import Stale
+from app.datasets.growth import Stale
 from app.datasets.parsing import Parsers
 from app.datasets.read_file import File
 from app.datasets.readings import Claimed, Lost
 from app.db.changes import Changes
-from app.db.engine import Database
+from app.db.database import Database
 from app.repeat import in_thread
 from app.sandbox.limited import Interrupted, Watch
 from app.settings import Settings

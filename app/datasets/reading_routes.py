@@ -6,20 +6,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
 
-from app.datasets import stream
+from app.datasets import reading_stream
 from app.datasets.schemas import (
     ReadingProgress,
 )
-from app.jobs.stream import EventStream
+from app.jobs.event_stream import EventStream
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
 from app.web.headers import is_stream
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": stream.EXAMPLE}}}
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": reading_stream.EXAMPLE}}}
 }
 
 
@@ -40,8 +40,8 @@ def show_reading(
     Last-Event-ID resumes. The stream ends when the key does, or when the owner withdraws the registration. The number
     of open streams is bounded: beyond it the answer is 429 for the key, 503 for the process.
     """
-    dataset, progress = stream.progress(db, caller, dataset_id)
+    dataset, progress = reading_stream.progress(db, caller, dataset_id)
     if not is_stream(request.headers):
         return progress
     hubs = request.app.state
-    return EventStream(hubs.hub, caller, stream.follow(hubs.lists, caller, dataset, last_event_id))
+    return EventStream(hubs.hub, caller, reading_stream.follow(hubs.lists, caller, dataset, last_event_id))

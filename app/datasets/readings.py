@@ -33,7 +33,7 @@ from app.datasets.declaring import Declared
 from app.datasets.sources import Arrived, Source
 from app.datasets.storing import Block
 from app.db.clock import ClockName, has_passed, in_seconds
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset, DatasetReading
 from app.db.newest import newest
 from app.formats.row_faults import without_value
@@ -42,7 +42,7 @@ from app.keys.service import Caller
 from app.settings import Settings
 from app.storage import parts
 from core.contracts.dataset_spec import DatasetSpec
-from core.contracts.stored import ReadingOutcome
+from core.contracts.stored_documents import ReadingOutcome
 from core.disk import keep
 from core.errors import InvalidRequest, NotFound, ServiceError
 from core.ids import new_id, now

@@ -16,12 +16,12 @@ from app.datasets import quota, resumable, sources
 from app.datasets.sizes import REGISTRATION, check_declared
 from app.datasets.sources import Arrived
 from app.datasets.upload import Upload
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys.service import Caller
 from app.settings import Settings
 from app.storage.seals import Seals
 from app.web import strict_json
-from app.web.limits import LARGE_NODES, chunks_of, read_document
+from app.web.body_limits import LARGE_NODES, chunks_of, read_document
 from app.web.problems import errors_of, validation_errors
 from core.contracts.base import DECLARATION, Document
 from core.contracts.dataset_spec import NAMED_BY, PREFIXES, DatasetSpec

@@ -12,7 +12,7 @@ from app.storage import parts
 from app.storage.seals import Seals
 from core.contracts.dataset_spec import DatasetSpec, PublicHoldout, SplitHoldout
 from core.contracts.slots import rounded
-from core.contracts.stored import Counts, PartFiles, Shape, StoredFile
+from core.contracts.stored_documents import Counts, PartFiles, Shape, StoredFile
 from core.errors import Unavailable
 from core.parts.damage import DataDamagedError
 

@@ -23,7 +23,7 @@ from app.ledger import summary
 from app.web import examples
 from app.web.deps import Db, Parsing, Pricing, ServiceSettings
 from app.web.examples import DATASET_SPECS, SPECS_WITHOUT_FILE
-from app.web.operations import LOCATION, NOTHING, Operation
+from app.web.route_operation import LOCATION, NOTHING, Operation
 from core import leaves
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.slots import rounded

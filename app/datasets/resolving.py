@@ -11,12 +11,12 @@ from app.datasets import repository
 from app.datasets.sizes import ON_TOP, REGISTRATION, check_fits, declared_slots, split_sizes
 from app.formats.asked import ParsedFiles
 from app.ledger import accounts
-from core.contracts import filters
+from core.contracts import filter_names
 from core.contracts.dataset_spec import DatasetPrivacy, DatasetSpec, PublicHoldout
-from core.contracts.stored import Shape
+from core.contracts.stored_documents import Shape
 from core.errors import Conflict, InvalidRequest
 from core.privacy.derive import default_delta
-from core.privacy.plans import OrderRequest
+from core.privacy.price_requests import OrderRequest
 
 
 class OrderChooser(Protocol):
@@ -41,7 +41,7 @@ def resolved(spec: DatasetSpec, pricing: OrderChooser) -> DatasetSpec:
     if privacy.cap is None or privacy.records is None:
         return plain
     epsilon, delta = privacy.cap.epsilon, privacy.cap.delta or default_delta(privacy.records)
-    of_each = filters.delta_of_each(privacy.plan, delta)
+    of_each = filter_names.delta_of_each(privacy.plan, delta)
     order = _order(privacy, epsilon, of_each, split_sizes(spec, privacy.records)[0], pricing)
     for name in {privacy.filter, *(["rdp"] if order is not None else [])}:
         accounts.filter_for(name, order).budget(epsilon, of_each)  # refused now rather than after the parsing
@@ -84,7 +84,7 @@ def check_name(session: Session, name: str, dataset_id: str | None = None) -> No
 def _order(
     privacy: DatasetPrivacy, cap_epsilon: float, cap_delta: float, records: int, pricing: OrderChooser
 ) -> float | None:
-    has_order = privacy.plan is not None or filters.rule_of(privacy.filter).has_order
+    has_order = privacy.plan is not None or filter_names.rule_of(privacy.filter).has_order
     if not has_order or privacy.order is not None:
         return privacy.order
     return pricing.choose_order(

@@ -13,9 +13,9 @@ from app.datasets import quota, resumable
 from app.datasets.schemas import UploadRequest, UploadView
 from app.keys.auth import SubmitterKey
 from app.web import examples
+from app.web.body_limits import chunks_of
 from app.web.deps import Db, ServiceSettings
-from app.web.limits import chunks_of
-from app.web.operations import LOCATION, NOTHING, OFFSET, Operation
+from app.web.route_operation import LOCATION, NOTHING, OFFSET, Operation
 from core import leaves
 from core.errors import too_large
 from core.parts.graph_file import MOST_BYTES

@@ -18,8 +18,8 @@ from app.keys.auth import CurrentKey
 from app.ledger import summary
 from app.web import examples
 from app.web.deps import Db, Pricing, RecordedHeads
-from app.web.operations import Operation
 from app.web.pagination import After, Limit, cut, decode_row
+from app.web.route_operation import Operation
 from core import leaves
 from core.errors import Conflict
 

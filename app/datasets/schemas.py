@@ -18,8 +18,8 @@ from core import leaves
 from core.contracts.base import Deferred, Document
 from core.contracts.governance import Governance
 from core.contracts.slots import Slots
-from core.contracts.stored import Counts, ReadingOutcome
-from core.contracts.stored import Shape as StoredShape
+from core.contracts.stored_documents import Counts, ReadingOutcome
+from core.contracts.stored_documents import Shape as StoredShape
 from core.ids import rfc3339
 
 State = Literal["ready", "behind", "retired"]

@@ -21,13 +21,13 @@ from app.datasets.resolving import OrderChooser, check_files, check_name, resolv
 from app.datasets.sizes import suggested_slots
 from app.datasets.sources import Arrived
 from app.datasets.storing import New, delta_warnings, published, store
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.slots import Slots
-from core.contracts.stored import Counts, Shape
+from core.contracts.stored_documents import Counts, Shape
 from core.errors import Conflict
 from core.ids import new_id
 from core.privacy import filter_reading

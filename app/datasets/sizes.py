@@ -10,9 +10,9 @@ from __future__ import annotations
 from app.formats.asked import PartCount, PartCounts
 from core.contracts.dataset_spec import DatasetSpec, LastItemHoldout, SplitHoldout
 from core.contracts.slots import MOST_SLOTS, DeclaredSlots, PartSlots, Slots
-from core.contracts.stored import Shape
+from core.contracts.stored_documents import Shape
 from core.errors import InvalidRequest
-from core.privacy.slots import default_slots, unstated_slots, with_margin
+from core.privacy.slot_numbers import default_slots, unstated_slots, with_margin
 
 REGISTRATION, ON_TOP = "/privacy", ""  # where a DatasetSpec has `records` and `slots`; a BlockSpec and a Redeclaration
 USES = {"train": "train on", "holdout": "hold out"}

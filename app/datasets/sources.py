@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.datasets import bucket_files, folders, resumable, storage
+from app.datasets import bucket_files, class_folders, resumable, storage
 from app.datasets.parsing import Parsers
 from app.settings import Settings
 from app.storage.seals import Seals
@@ -111,7 +111,7 @@ def _under_data_root(spec: DatasetSpec, path: str, pointer: str, settings: Setti
     root, limit = settings.data_root, settings.max_path_bytes
     folder = storage.folder_under_data_root(root, path) if spec.format == "images" else None
     if folder is not None:
-        return Source(size=folders.size(folder, limit), path=path, is_folder=True)
+        return Source(size=class_folders.size(folder, limit), path=path, is_folder=True)
     return Source(size=storage.size_under_data_root(root, path, pointer, limit), path=path)
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from app.datasets import folders
+from app.datasets import class_folders
 from app.storage.seals import Seals
 from core.disk import LOOK_BYTES, Room
 from core.errors import InvalidRequest, too_large
@@ -118,9 +118,9 @@ def pack_from_data_root(
     folder = folder_under_data_root(data_root, path)
     if folder is None:
         raise InvalidRequest.at(pointer, "there is no such folder under the data root")
-    room.require(target.parent, folders.size(folder, limit_bytes))
+    room.require(target.parent, class_folders.size(folder, limit_bytes))
     with create(target, key, "raw") as archive:
-        folders.pack(folder, archive, limit_bytes)
+        class_folders.pack(folder, archive, limit_bytes)
 
 
 def folder_under_data_root(data_root: Path | None, path: str) -> Path | None:

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from app.db.engine import Database
+from app.db.database import Database
 
 LONGEST_S = 2.0  # what is due by the clock is looked for this often
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Documents
+from app.db.table_base import Base, Documents
 from core.contracts.graph import GraphFacts
 
 

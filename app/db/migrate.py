@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import Engine, inspect, make_url, text
 from sqlalchemy.engine import Connection
 
-from app.db.engine import WRITES, make_engine
+from app.db.database import WRITES, make_engine
 from app.db.writers import WriterQueue
 
 # In the repository migrations are at the top; a wheel carries them beside this file (setup.py).

@@ -30,8 +30,8 @@ webhooks ─── webhook_deliveries (messages), webhook_events (events that th
 measures: what processes count, for /metrics
 price_cache: calibrated noise multipliers by plan, public numbers only
 
-Small JSON columns are documents (core.contracts.stored). Large ones are JSON, of which each reader takes what it needs
-as a document: JobSpec, DatasetSpec, MechanismConfig, Quoted, StoredStudy, Memo, Signed.
+Small JSON columns are documents (core.contracts.stored_documents). Large ones are JSON, of which each reader takes what
+it needs as a document: JobSpec, DatasetSpec, MechanismConfig, Quoted, StoredStudy, Memo, Signed.
 """
 
 from __future__ import annotations
@@ -54,39 +54,39 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 # Re-exported, because everybody imports it from here.
-from app.db.audit import AuditEntry as AuditEntry  # noqa: PLC0414
-from app.db.audit import AuditHead as AuditHead  # noqa: PLC0414
-from app.db.base import Base as Base  # noqa: PLC0414
-from app.db.base import Documents
-from app.db.base import UtcDateTime as UtcDateTime  # noqa: PLC0414
-from app.db.base import table_of as table_of  # noqa: PLC0414
-from app.db.budgets import BudgetAlert as BudgetAlert  # noqa: PLC0414
-from app.db.budgets import BudgetRequest as BudgetRequest  # noqa: PLC0414
-from app.db.budgets import SubAccount as SubAccount  # noqa: PLC0414
-from app.db.budgets import SubAccountKey as SubAccountKey  # noqa: PLC0414
-from app.db.charges import Charge as Charge  # noqa: PLC0414
-from app.db.checks import DatasetTerms as DatasetTerms  # noqa: PLC0414
-from app.db.checks import LedgerCheck as LedgerCheck  # noqa: PLC0414
-from app.db.checks import LedgerCheckpoint as LedgerCheckpoint  # noqa: PLC0414
-from app.db.checks import LedgerTile as LedgerTile  # noqa: PLC0414
-from app.db.checks import SignedBatch as SignedBatch  # noqa: PLC0414
-from app.db.checks import SignedDigest as SignedDigest  # noqa: PLC0414
-from app.db.egress import Agreement as Agreement  # noqa: PLC0414
-from app.db.egress import Approval as Approval  # noqa: PLC0414
-from app.db.egress import DatasetPerson as DatasetPerson  # noqa: PLC0414
-from app.db.egress import Egress as Egress  # noqa: PLC0414
+from app.db.audit_tables import AuditEntry as AuditEntry  # noqa: PLC0414
+from app.db.audit_tables import AuditHead as AuditHead  # noqa: PLC0414
+from app.db.charge_table import Charge as Charge  # noqa: PLC0414
+from app.db.check_tables import DatasetTerms as DatasetTerms  # noqa: PLC0414
+from app.db.check_tables import LedgerCheck as LedgerCheck  # noqa: PLC0414
+from app.db.check_tables import LedgerCheckpoint as LedgerCheckpoint  # noqa: PLC0414
+from app.db.check_tables import LedgerTile as LedgerTile  # noqa: PLC0414
+from app.db.check_tables import SignedBatch as SignedBatch  # noqa: PLC0414
+from app.db.check_tables import SignedDigest as SignedDigest  # noqa: PLC0414
+from app.db.egress_tables import Agreement as Agreement  # noqa: PLC0414
+from app.db.egress_tables import Approval as Approval  # noqa: PLC0414
+from app.db.egress_tables import DatasetPerson as DatasetPerson  # noqa: PLC0414
+from app.db.egress_tables import Egress as Egress  # noqa: PLC0414
 from app.db.graphs import Graph as Graph  # noqa: PLC0414
 from app.db.json_parts import PRIORITIES
-from app.db.measures import Measure as Measure  # noqa: PLC0414
+from app.db.measure_table import Measure as Measure  # noqa: PLC0414
 from app.db.predictions import Prediction as Prediction  # noqa: PLC0414
-from app.db.spending import SpentByKey as SpentByKey  # noqa: PLC0414
+from app.db.spending_table import SpentByKey as SpentByKey  # noqa: PLC0414
+from app.db.sub_account_tables import BudgetAlert as BudgetAlert  # noqa: PLC0414
+from app.db.sub_account_tables import BudgetRequest as BudgetRequest  # noqa: PLC0414
+from app.db.sub_account_tables import SubAccount as SubAccount  # noqa: PLC0414
+from app.db.sub_account_tables import SubAccountKey as SubAccountKey  # noqa: PLC0414
+from app.db.table_base import Base as Base  # noqa: PLC0414
+from app.db.table_base import Documents
+from app.db.table_base import UtcDateTime as UtcDateTime  # noqa: PLC0414
+from app.db.table_base import table_of as table_of  # noqa: PLC0414
 from app.db.tags import JobTag as JobTag  # noqa: PLC0414
-from app.db.webhooks import Webhook as Webhook  # noqa: PLC0414
-from app.db.webhooks import WebhookDelivery as WebhookDelivery  # noqa: PLC0414
-from app.db.webhooks import WebhookEvent as WebhookEvent  # noqa: PLC0414
-from app.db.workers import Worker as Worker  # noqa: PLC0414
+from app.db.webhook_tables import Webhook as Webhook  # noqa: PLC0414
+from app.db.webhook_tables import WebhookDelivery as WebhookDelivery  # noqa: PLC0414
+from app.db.webhook_tables import WebhookEvent as WebhookEvent  # noqa: PLC0414
+from app.db.worker_table import Worker as Worker  # noqa: PLC0414
 from core.contracts.metrics import ReleasedHistogram
-from core.contracts.stored import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
+from core.contracts.stored_documents import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
 
 INDICES_OF_SOME = set[str]()  # their names
 PRIORITY = "(priority)"
@@ -406,7 +406,7 @@ class Job(Base):
     notes: Mapped[str] = mapped_column(Text, default="", server_default="")
     traceparent: Mapped[str | None] = mapped_column(String(55))  # of its request, if that was traced (app.tracing)
     threads: Mapped[int | None]  # of each rank, as the first ready attempt had them; fixed with `device`
-    release: Mapped[str | None]  # of the last ready attempt (worker.attempt.release)
+    release: Mapped[str | None]  # of the last ready attempt (worker.attempt.code_release)
     card: Mapped[str | None]  # of that attempt, if it had a GPU: the worker's GPU, driver and cuDNN
 
 

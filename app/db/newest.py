@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, tuple_
 from sqlalchemy.orm import Session
 
-from app.db.base import Base
+from app.db.table_base import Base
 
 R = TypeVar("R", bound=Base)
 

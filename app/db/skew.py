@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from app.db.clock import Reading
-from app.db.engine import Database
+from app.db.database import Database
 from core.ids import now
 
 

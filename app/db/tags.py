@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base
+from app.db.table_base import Base
 
 
 class JobTag(Base):

@@ -20,8 +20,8 @@ from sqlalchemy import Select, Update
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from app.db.engine import IDLE
-from app.db.together import Together, Values
+from app.db.database import IDLE
+from app.db.statement_batch import Together, Values
 
 Statement = Select[Any] | Update | Together
 

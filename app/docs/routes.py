@@ -15,10 +15,10 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.staticfiles import StaticFiles
 
 from app.dashboard.page import PageRoute
-from app.dashboard.session import CurrentViewer, SignInNeeded, Viewer, current_viewer
+from app.dashboard.viewer import CurrentViewer, SignInNeeded, Viewer, current_viewer
 from app.keys.auth import bearer
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Page
+from app.web.route_operation import Page
 from app.web.static_files import static_file
 from core.errors import Unauthenticated
 

@@ -14,8 +14,8 @@ from app.db.models import Account, Artifact, Certificate, Dataset, Egress, Job, 
 from app.egress.read import CertificateFacts
 from app.ledger import repository
 from app.ledger.accounts import RETIRED
-from app.ledger.blocks import label_of
-from app.ledger.certified import Signed
+from app.ledger.block_accounts import label_of
+from app.ledger.certificate_documents import Signed
 from app.ledger.evidence import members_of
 from core.contracts.base import Document, Epsilon
 from core.errors import Conflict

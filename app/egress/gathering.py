@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.approvals.service import require_own_agreement, standing
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Approval, Dataset, Egress, Job
-from app.egress import documents, sending, service
+from app.egress import archive_sending, documents, service
+from app.egress.archive_sending import Files
 from app.egress.manifest import CoveredLedger, Manifest, Word
 from app.egress.read import CertificateFacts
-from app.egress.sending import Files
-from app.jobs.certified import require_certificate
+from app.jobs.job_certificate import require_certificate
 from app.ledger import evidence
-from app.ledger.certified import Signed
+from app.ledger.certificate_documents import Signed
 from app.ledger.evidence import Evidence
 from app.ledger.transparency import checkpoints
 from core.errors import TransientError
@@ -66,7 +66,7 @@ def gathered(session: Session, egress_id: str) -> Gathered:
         certificate=_text(stored),
         log=_text(_proofs(session, facts, facts_of_dataset)),
         evidence=facts_of_dataset,
-        artifacts=sending.files_of(session, row),
+        artifacts=archive_sending.files_of(session, row),
         submitted_by=job.key_id,
         manifest=Manifest(
             egress=row.id,

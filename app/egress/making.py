@@ -9,7 +9,7 @@
     manifest.json              signed: SHA-256 and size of each of these (app.egress.manifest)
 
 Kept are the papers, which is all but the model's files: these stay where the job put them, and each download reads both
-(app.egress.sending). So an egress of a large model takes no second copy of it.
+(app.egress.archive_sending). So an egress of a large model takes no second copy of it.
 
 All of it was released and paid for, or is public: the certificate, the ledger, declarations, names of keys.
 """
@@ -27,12 +27,12 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Approval, Egress
 from app.egress import archive, crate, manifest, service
 from app.egress.archive import Changed, Hashed
+from app.egress.archive_sending import MODEL, of_model
 from app.egress.gathering import Gathered, gathered
-from app.egress.sending import MODEL, of_model
 from app.ledger.signer import Signer
 from app.ledger.transparency import attestations
 from app.logs import kind_of

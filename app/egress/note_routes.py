@@ -10,7 +10,7 @@ from app.grants.service import require
 from app.keys.auth import CurrentKey
 from app.ledger import repository
 from app.web.deps import Db
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["datasets"])

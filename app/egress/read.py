@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
-from app.ledger.certified import Cap, FilterName, NamedLedger
+from app.ledger.certificate_documents import Cap, FilterName, NamedLedger
 from app.ledger.meaning import ThreatModel, WorkerEnvironment
 from core.contracts.base import Document, Epsilon
 from core.contracts.governance import Governance, Use

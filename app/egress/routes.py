@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 from app.approvals import kept
 from app.approvals.service import require_own_agreement
 from app.audit import record as audit
-from app.db.engine import Database
-from app.egress import sending, service
+from app.db.database import Database
+from app.egress import archive_sending, service
 from app.egress.schemas import EgressList, EgressRequest, EgressView
 from app.grants.service import require_job
 from app.jobs.artifacts import CheckedStream
@@ -21,7 +21,7 @@ from app.keys.auth import CurrentKey
 from app.storage import objects
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_head
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.errors import NotFound
 
@@ -86,10 +86,10 @@ def download_egress(
         job = require_job(session, caller, job_id, "train")
         row = service.ready(session, job, number)
         require_own_agreement(session, job, row)
-        files = sending.files_of(session, row)
+        files = archive_sending.files_of(session, row)
     if row.sha256 is None or row.size_bytes is None or row.made_at is None:
         raise NotFound("this egress has no archive")
-    pieces = sending.pieces(objects.of(settings), row, files)
+    pieces = archive_sending.pieces(objects.of(settings), row, files)
     if not is_head(request.scope):
         _record(db, row.job_id, row.id, row.recipient)
     headers = {

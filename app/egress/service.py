@@ -11,9 +11,9 @@ from app.db.models import ApiKey, Approval, Artifact, Egress, Job
 from app.egress.read import CertificateFacts
 from app.egress.schemas import EgressStatus, EgressView
 from app.grants.service import require_job
-from app.jobs.certified import require_certificate
+from app.jobs.job_certificate import require_certificate
 from app.keys.service import Caller
-from app.ledger.certified import Signed
+from app.ledger.certificate_documents import Signed
 from app.lifecycle.states import get_job
 from app.settings import Settings
 from core.contracts.approvals import EgressOfJob

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from app.formats.batches import add_batches, batch_rows, begin, intact
-from app.formats.records import Table
+from app.formats.arrow_batches import add_batches, batch_rows, begin, intact
+from app.formats.reader_records import Table
 from core.parts.layout import ARROW
 from core.parts.sealed import Named
 

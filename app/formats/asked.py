@@ -11,7 +11,7 @@ from pydantic import Field
 from core.contracts.base import Document, is_none
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.slots import Slots
-from core.contracts.stored import Counts
+from core.contracts.stored_documents import Counts
 
 EARLIER_KINDS = ("file", "records")
 

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from app.formats import records
-from app.formats.records import Table
+from app.formats import reader_records
+from app.formats.reader_records import Table
 from app.formats.row_faults import RowFault
 from app.formats.unpacking import opened
 from core.errors import InvalidRequest
@@ -90,7 +90,7 @@ class _Reader:
         self._table, self._dialect = table, dialect
         self._rows = self._ragged = 0  # so far
         self._first_ragged: list[int] = []
-        self._block_bytes = BLOCK_BYTES_OF_HELD * records.HELD
+        self._block_bytes = BLOCK_BYTES_OF_HELD * reader_records.HELD
 
     def read(self, file: BinaryIO) -> None:
         """Reads the header, then all rows."""
@@ -113,7 +113,8 @@ class _Reader:
             return
         lacks = f"have the header's {len(columns)} cells"
         raise self._table.broken(
-            f"{self._ragged}{' or more' if limit else ''} rows do not {lacks}; rows are counted from 1 below the header",
+            f"{self._ragged}{' or more' if limit else ''} rows do not {lacks}; rows are counted from 1 below "
+            "the header",
             [RowFault(f"/{self._table.file}", number, f"does not {lacks}") for number in self._first_ragged],
         )
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from app.formats import cells
-from app.formats.cells import Cells
+from app.formats import cell_blocks
+from app.formats.cell_blocks import Cells
 from app.formats.edge_lists import Lists
 from app.formats.faults import Wanted
-from app.formats.records import WHOLE, Rows, Table
+from app.formats.reader_records import WHOLE, Rows, Table
 from core.contracts.dataset_spec import DatasetSpec, EdgeColumns
 from core.parts.columns import UserCoder
 from core.parts.nodes import number_of
@@ -43,8 +43,8 @@ class Edges(Table):
         numbers = []
         for end in self._ends:
             values = block[end.name]
-            coded, flags = cells.coded_numbers(values, _Number(), 0)
-            self.faults.note(end, flags, rows, cells.cell_at(values))
+            coded, flags = cell_blocks.coded_numbers(values, _Number(), 0)
+            self.faults.note(end, flags, rows, cell_blocks.cell_at(values))
             wrong |= flags != 0
             numbers.append(coded.astype(np.int64))
         self.count += len(rows)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.formats.records import HELD, Records
+from app.formats.reader_records import HELD, Records
 from app.formats.unpacking import opened
 from core.contracts.dataset_spec import ImageShape, Tensor
 from core.disk import is_full

@@ -13,16 +13,16 @@ from app.formats import users
 from app.formats.asked import WrittenFile
 from app.formats.slot_order import SlotWriter
 from core.disk import Room
-from core.parts import units
+from core.parts import unit_digests
 from core.parts.digests import Keys, in_holdout
 from core.parts.layout import Layout
 from core.parts.part_files import remove_part
+from core.parts.part_pieces import chosen, without_last
 from core.parts.part_reader import PartFile
 from core.parts.part_writer import PartWriter
-from core.parts.pieces import chosen, without_last
 from core.parts.sealed import DataKey
-from core.parts.stored import StoredPart
-from core.parts.units import Saved
+from core.parts.stored_records import StoredPart
+from core.parts.unit_digests import Saved
 
 SPOOL = "spool"
 
@@ -180,7 +180,7 @@ class Bounded:
         """Writes the file of the people that were added; after `close`. Returns its hash."""
         if self._people is None:
             raise ValueError("people are known once all records are")
-        return units.save_people(path, *self._people, self.seal)
+        return unit_digests.save_people(path, *self._people, self.seal)
 
     def add(self, piece: Piece) -> None:
         """Keeps records until `close`."""
@@ -204,11 +204,11 @@ class Bounded:
         spool = PartFile(self.folder / SPOOL, self._writer.close(), self.seal.key if self.seal else None)
         numbers, words = np.concatenate(self._of), np.concatenate(self._words)
         names = list(self._numbers)
-        digests = units.of_users(names, self.keys)
-        people = units.known(digests, self.earlier.people)
+        digests = unit_digests.of_users(names, self.keys)
+        people = unit_digests.known(digests, self.earlier.people)
         stays = users.kept(numbers, words, self.most - people.kept)
         sides = users.sides(names, self.keys)
-        new = units.FIRST_NUMBER * (self.earlier.place + 1) + np.arange(len(names))
+        new = unit_digests.FIRST_NUMBER * (self.earlier.place + 1) + np.arange(len(names))
         people_numbers = np.where(people.numbers < 0, new, people.numbers)
         counts = np.bincount(numbers[stays], minlength=len(names))
         self._people = (digests, people_numbers, counts)

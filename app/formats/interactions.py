@@ -20,18 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.formats import csv_file, parquet_file
-from app.formats.batches import MOST_ROWS
-from app.formats.cells import FLAGS, Cells, arrow_or_list, cell_at, coded, number_column
+from app.formats.arrow_batches import MOST_ROWS
+from app.formats.cell_blocks import FLAGS, Cells, arrow_or_list, cell_at, coded, number_column
 from app.formats.faults import Flags, Wanted
-from app.formats.records import WHOLE, Rows, Table
+from app.formats.reader_records import WHOLE, Rows, Table
 from app.formats.row_faults import RowFault
 from app.formats.unpacking import opened
 from core.contracts.dataset_spec import Interactions, NextItemTask, RatingTask
 from core.contracts.declared_ids import Ids
 from core.parts.columns import Coder, NumberCoder, text_number
-from core.parts.ids import IdCoder
+from core.parts.id_rows import IdCoder
 from core.parts.sealed import Named
-from core.parts.stored import Pairs, StoredPart
+from core.parts.stored_records import Pairs, StoredPart
 
 DAT_COLUMNS = ("user_id", "item_id", "rating", "timestamp")
 MAX_LINE_BYTES = 1 << 20

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from app.formats import records
-from app.formats.cells import arrow_or_list
-from app.formats.records import Table
+from app.formats import reader_records
+from app.formats.cell_blocks import arrow_or_list
+from app.formats.reader_records import Table
 from app.formats.unpacking import opened
 from core.parts.sealed import Named
 
@@ -37,7 +37,7 @@ def read(path: Named, table: Table) -> None:
             seen.update(value.keys() & set(names))
         block.append(value)
         block_bytes += size
-        if block_bytes >= records.HELD:
+        if block_bytes >= reader_records.HELD:
             hand_on()
             first, block, block_bytes = first + len(block), [], 0
     if block:

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from app.formats.faults import Wanted
-from app.formats.records import HELD, Records
+from app.formats.reader_records import HELD, Records
 from core.disk import is_full
 from core.parts.sealed import Named
 

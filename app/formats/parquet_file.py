@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 
-from app.formats.batches import add_batches, batch_rows, begin, intact
-from app.formats.records import Table
+from app.formats.arrow_batches import add_batches, batch_rows, begin, intact
+from app.formats.reader_records import Table
 from core.parts.sealed import Named
 
 READ_BYTES = 2**20

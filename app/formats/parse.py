@@ -32,14 +32,14 @@ from app.formats.asked import (
     SealKey,
     WrittenParts,
 )
-from app.formats.contents import Contents, Needs
+from app.formats.content_hashes import Contents, Needs
 from app.formats.edge_lists import Lists
 from app.formats.edges import Edges
 from app.formats.foreign import what_else
 from app.formats.ingest import Bounded, Earlier, Parts, Piece, Split
+from app.formats.reader_records import Records, Table, Taken
 from app.formats.readers import reader_of
-from app.formats.records import Records, Table, Taken
-from app.formats.sequences import History, new_records
+from app.formats.user_sequences import History, new_records
 from core.contracts.blocks import UNITS
 from core.contracts.dataset_spec import (
     Columns,
@@ -52,19 +52,19 @@ from core.contracts.dataset_spec import (
 )
 from core.contracts.memory import in_memory, record_bytes
 from core.contracts.slots import Slots, rounded
-from core.contracts.stored import Counts
+from core.contracts.stored_documents import Counts
 from core.contracts.table import TableFeatures
 from core.disk import Room, is_full
 from core.errors import InvalidRequest, StorageFull
-from core.parts import digests, units
+from core.parts import digests, unit_digests
 from core.parts.columns import chunks
 from core.parts.digests import Keys, Messages
 from core.parts.hashing import hashed
 from core.parts.layout import Layout
 from core.parts.sealed import DataKey, Named, readable
 from core.parts.sorted_digests import Ascending, common, squares
-from core.parts.stored import StoredPart, Texts
-from core.parts.units import Saved
+from core.parts.stored_records import StoredPart, Texts
+from core.parts.unit_digests import Saved
 
 LAST = "\U0010ffff"  # behind every column's name
 DEVIATION = 0.1  # the relative deviation from the declared number of records above which the owner is warned
@@ -98,7 +98,7 @@ class Parsed:
 
     Attributes:
         contents: what is known of its records' contents. Private.
-        save_units: writes the file of its protected units; see core.parts.units.
+        save_units: writes the file of its protected units; see core.parts.unit_digests.
         dropped: rows with undeclared ids, or that cannot be used.
         warnings: what those are.
     """
@@ -216,7 +216,7 @@ def _parsed(request: ParseRequest, path: Named, name: str, to: Output, edges: Ed
             found.check()
             messages = Messages.joined(found.contents())
             destination.add(Piece(found.part(), split=contents.add(messages, messages)))
-            users = units.of_users(found.users, to.keys) if isinstance(found, History) else None
+            users = unit_digests.of_users(found.users, to.keys) if isinstance(found, History) else None
         else:
             lists = None if edges is None else edges.lists
             table = records = Records(
@@ -234,7 +234,11 @@ def _parsed(request: ParseRequest, path: Named, name: str, to: Output, edges: Ed
             return Parsed(parts, contents, destination.save_people, table.dropped, table.warnings())
         unit_lists = contents.units if users is None else [Ascending.of(users)]
         return Parsed(
-            parts, contents, lambda file: units.save(file, unit_lists or (), to.seal), table.dropped, table.warnings()
+            parts,
+            contents,
+            lambda file: unit_digests.save(file, unit_lists or (), to.seal),
+            table.dropped,
+            table.warnings(),
         )
     finally:
         destination.abandon()
@@ -366,7 +370,8 @@ def _warnings(spec: DatasetSpec, data: Parsed, extra: Parsed | None, counted: di
     noun = "users" if data.parts.layout.users else "records"
     if declared is not None and abs(unit_count - declared) > DEVIATION * declared:
         warnings.append(
-            f"the file holds {unit_count} {noun}; you declared {declared}: sampling rates, step sizes and scores use the "
+            f"the file holds {unit_count} {noun}; you declared {declared}: sampling rates, step sizes and "
+            "scores use the "
             "declared number"
         )
     if declared == unit_count != rounded(unit_count):

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from core.disk import Room
 from core.parts.layout import Layout
 from core.parts.part_files import remove_part
+from core.parts.part_pieces import cut, joined, taken
 from core.parts.part_reader import PartFile
 from core.parts.part_writer import PartWriter
-from core.parts.pieces import cut, joined, taken
 from core.parts.sealed import DataKey
-from core.parts.stored import SlotColumn, StoredPart
+from core.parts.stored_records import SlotColumn, StoredPart
 
 Source = Callable[[int], bytes]  # so many random bytes, independent and uniform
 

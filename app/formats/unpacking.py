@@ -7,8 +7,8 @@ import io
 import zlib
 from typing import Any, BinaryIO, Literal, cast
 
+from app.formats.reader_records import Table
 from app.formats.readers import GZIP, ZSTANDARD
-from app.formats.records import Table
 from core.parts.sealed import Named
 
 

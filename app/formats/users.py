@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.parts.digests import Keys, Messages, keyed_digests
-from core.parts.units import USER
+from core.parts.unit_digests import USER
 
 
 def numbered(users: Sequence[str], numbers: dict[str, int]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from app.db.row_view import Computed, Given, RowView, Whole
 from app.grants import service
 from app.keys.auth import CurrentKey
 from app.web.deps import Db
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document, EpsilonValue, is_none
 from core.contracts.governance import Terms

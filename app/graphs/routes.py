@@ -13,7 +13,7 @@ from app.graphs import uploads as graph_uploads
 from app.keys.auth import SubmitterKey
 from app.web import examples
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document
 

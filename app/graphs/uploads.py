@@ -23,7 +23,7 @@ from app.audit import record as audit
 from app.catalogue import graph_files
 from app.catalogue.graph_rows import FILE, GRAPHS, row_of
 from app.datasets import resumable, storage
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Graph, Job
 from app.settings import Settings
 from app.storage import objects

@@ -339,6 +339,7 @@ def _choice(value: float, because: str) -> Choice:
 def _numbers(numbers: PublicNumbers, symbol: str) -> str:
     spread = "" if numbers.spread is None else f"{numbers.spread:.3g} of it between records, "
     return (
-        f"T = {numbers.steps}, L = {numbers.expected_batch_size}, σ = {numbers.noise_multiplier:.4g}, C = {numbers.max_grad_norm:g}, "
+        f"T = {numbers.steps}, L = {numbers.expected_batch_size}, σ = {numbers.noise_multiplier:.4g}, C "
+        f"= {numbers.max_grad_norm:g}, "
         f"{symbol} ≈ {numbers.length:.3g}, {spread}K = {numbers.outputs}, c = {numbers.clipping:.3g}"
     )

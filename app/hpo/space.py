@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.hpo.draws import Draws
+from app.hpo.study_draws import Draws
 from core.contracts.hpo import GridPoints, Space
 
 Split = Literal["steps", "sample", "both"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.hpo.draws import Draws
-from app.hpo.fit import Fit, fit
+from app.hpo.scaling_fit import Fit, fit
 from app.hpo.space import Bounds, Point
+from app.hpo.study_draws import Draws
 from core.contracts.hpo import GridOracle, LinearScaling, Random, RandomK, Strategy
-from core.contracts.stored import Role
+from core.contracts.stored_documents import Role
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey
 from app.identity.provider import Identity, SignInRefused
 from app.keys import service as keys

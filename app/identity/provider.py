@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 
 from anyio import CapacityLimiter
 
-from app.identity.requests import NoAnswer, Requests
+from app.identity.provider_requests import NoAnswer, Requests
 from app.settings import Settings
 from core.errors import RequestError, ServiceError, Unavailable
 

@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact
 from app.storage.bucket import DamagedError
 from app.storage.objects import Objects

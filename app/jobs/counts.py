@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, func, or_, outerjoin, select
 from sqlalchemy.orm import Session
 
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry, AuditHead, Dataset, Job
 from app.grants.service import visible
 from app.keys.service import Caller

@@ -14,7 +14,7 @@ from app.approvals.service import require_loose
 from app.audit import record as audit
 from app.grants.service import require_job
 from app.jobs import artifacts, repository
-from app.jobs.certified import require_certificate, require_handed_out
+from app.jobs.job_certificate import require_certificate, require_handed_out
 from app.jobs.schemas import (
     CertificateDocument,
 )
@@ -22,7 +22,7 @@ from app.keys.auth import CurrentKey
 from app.storage import objects
 from app.web.deps import Db, ServiceSettings
 from app.web.headers import is_head
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 
 router = APIRouter(prefix="/v1", tags=["jobs"])

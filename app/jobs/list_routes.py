@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from sqlalchemy import ColumnElement, Row, and_
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from app.grants.service import require, visible
 from app.jobs import labels, repository
@@ -25,9 +25,9 @@ from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web import examples
 from app.web.deps import database_of, gpus_of
-from app.web.operations import Operation
 from app.web.pagination import After, Limit, decode_cursor, decode_moment, encode_cursor
-from app.web.threads import in_thread
+from app.web.route_operation import Operation
+from app.web.route_threads import in_thread
 from core import leaves
 from core.contracts.base import NO_NUL, Deferred
 from core.ids import rfc3339

@@ -9,17 +9,17 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Request, Response
 
 from app.admission import forecast as forecasts
-from app.admission import sweep as sweeps
+from app.admission import total_sweep as sweeps
 from app.admission.forecast import Forecast
 from app.admission.quote import Quote
 from app.admission.request import Limits
 from app.admission.service import Admission
-from app.admission.sweep import SweepView
+from app.admission.total_sweep import SweepView
 from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.web import examples
-from app.web.answers import as_json
-from app.web.operations import NOTHING, Operation
+from app.web.responses import as_json
+from app.web.route_operation import NOTHING, Operation
 from core import leaves
 from core.contracts.job_spec import JobSpec
 from core.contracts.sweep import Sweep

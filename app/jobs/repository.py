@@ -29,7 +29,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
-from app.db.base import Base
 from app.db.models import (
     Account,
     Artifact,
@@ -40,6 +39,7 @@ from app.db.models import (
     Metric,
     table_of,
 )
+from app.db.table_base import Base
 from app.jobs.schemas import ArtifactView, AttemptView, JobView, MetricView
 from core.errors import NotFound
 

@@ -17,9 +17,9 @@ from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
 from app.web import examples
-from app.web.answers import as_json
 from app.web.deps import Db, Gpus, RecordedHeads, gpus_of
-from app.web.operations import LOCATION, Operation
+from app.web.responses import as_json
+from app.web.route_operation import LOCATION, Operation
 from core import leaves
 from core.contracts.job_spec import JobSpec
 

@@ -14,13 +14,13 @@ from app.admission.quote import Quote
 from app.db.models import Attempt, Job, Metric
 from app.db.row_view import Column, Computed, Page, RowView, Separate, Whole
 from app.jobs.trials import StudyView
-from app.ledger.certified import Signed
+from app.ledger.certificate_documents import Signed
 from app.lifecycle.queue.presence import GpuWorkers
 from core import leaves
 from core.contracts.base import Deferred, Epsilon, is_none
 from core.contracts.metrics import ReleasedHistogram
 from core.contracts.runtime import StoredRuntime
-from core.contracts.stored import Failure, Number
+from core.contracts.stored_documents import Failure, Number
 from core.ids import now
 from core.privacy.prices import Units
 

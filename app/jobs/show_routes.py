@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from app.grants.service import check_job, require_job
 from app.jobs import repository
+from app.jobs.event_stream import EventStream, follow
 from app.jobs.list_routes import KEYED
 from app.jobs.polling import Polled, job_of
 from app.jobs.rendering import job_json
@@ -18,16 +19,15 @@ from app.jobs.schemas import (
     MetricList,
     MetricView,
 )
-from app.jobs.stream import EventStream, follow
 from app.jobs.trials import TrialList, trials
 from app.keys.auth import CurrentKey, admitted, identified, token_in
 from app.keys.service import id_in
 from app.web import examples
 from app.web.deps import Db, database_of, gpus_of
 from app.web.examples import EVENT_STREAM
-from app.web.operations import Operation
 from app.web.pagination import Limit
-from app.web.threads import in_thread
+from app.web.route_operation import Operation
+from app.web.route_threads import in_thread
 from core import leaves
 
 router = APIRouter(prefix="/v1", tags=["jobs"])

@@ -7,18 +7,18 @@ from typing import Literal
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import marks, pausing
-from app.lifecycle.events import Requested
+from app.lifecycle.job_events import Requested
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import IDLE, append_event, get_job
-from app.lifecycle.studies import cancel as cancel_study
-from app.lifecycle.studies import pause as pause_study
-from app.lifecycle.studies import resume as resume_study
+from app.lifecycle.study_states import cancel as cancel_study
+from app.lifecycle.study_states import pause as pause_study
+from app.lifecycle.study_states import resume as resume_study
 from core.errors import Conflict, Forbidden
 from core.ids import now
 from core.privacy.filters import load_numerics

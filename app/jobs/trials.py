@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Job, Metric
 from app.db.row_view import Whole
-from app.hpo.stored import StoredStudy
+from app.hpo.stored_study import StoredStudy
 from core import leaves
 from core.contracts.base import Deferred, Document, Epsilon
 from core.contracts.hpo import LinearScaling
-from core.contracts.stored import ReleasedScore
+from core.contracts.stored_documents import ReleasedScore
 from core.privacy.prices import Units
 from core.privacy.quoted import StudyQuote
 

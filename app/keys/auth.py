@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys import service, sessions
 from app.keys.recent import STAMP, RecentKeys
 from app.keys.service import Caller, KeyLike

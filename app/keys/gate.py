@@ -17,10 +17,10 @@ from starlette.types import Scope
 
 from app.keys.auth import CALLER, KnownCaller, check_role, identified, token_in
 from app.keys.service import Caller
+from app.web.body_limits import SENDER, UNREAD
 from app.web.deps import database_of
-from app.web.limits import SENDER, UNREAD
 
-# Every route below it needs a Bearer key. The dashboard's forms are small, but for those of app.dashboard.gate.
+# Every route below it needs a Bearer key. The dashboard's forms are small, but for those of app.dashboard.session_gate.
 PREFIX = "/v1/"
 
 

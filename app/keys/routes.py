@@ -18,10 +18,10 @@ from app.db.models import ApiKey
 from app.db.row_view import Whole
 from app.keys import service
 from app.keys.auth import AdminKey, CurrentKey
-from app.keys.limits import OwnLimits
+from app.keys.key_limits import OwnLimits
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import NO_NUL, Document
 

@@ -21,9 +21,9 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, table_of
-from app.keys.limits import OwnLimits
+from app.keys.key_limits import OwnLimits
 from app.secrets import load_secrets, write_private
 from app.settings import Settings
 from core.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthenticated

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from itsdangerous import BadSignature, TimestampSigner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys import service
 from app.keys.service import Caller, KeyLike
 from app.secrets import load_secret

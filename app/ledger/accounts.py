@@ -27,9 +27,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.util import identity_key
 
 from app.db.models import Account, Block, Job, LedgerEntry, SubAccount
-from app.db.together import Values
+from app.db.statement_batch import Values
 from app.db.trip import Trip, round_trip
-from app.ledger import budgets, memos
+from app.ledger import memos, sub_accounts
 from app.ledger.agreement import LAST_ENTRIES, check_agreement, read_entries
 from app.ledger.entries import (
     ACCOUNTS,
@@ -243,7 +243,7 @@ class Hold:
         share = self._sub_account(session, entries)
         free = remaining_of(account)
         fits = train <= free["train"] and holdout <= free["holdout"]
-        if not fits or not (share is None or budgets.hold(session, share, self.terms.amounts)):
+        if not fits or not (share is None or sub_accounts.hold(session, share, self.terms.amounts)):
             raise _refusal(account, share, train, holdout)
         check_agreement(account, account.entries, entries)
         if any(each.once == self._once for each in entries):
@@ -337,7 +337,9 @@ def draw(
         )
         if account is None:
             raise PrivacyError("the account holds less than this study's hold: its balances were changed from outside")
-        budgets.settle(session, dataset_id, _paid_by(session, dataset_id, study_id), (train, holdout), (train, holdout))
+        sub_accounts.settle(
+            session, dataset_id, _paid_by(session, dataset_id, study_id), (train, holdout), (train, holdout)
+        )
         return append(
             session,
             account,
@@ -517,7 +519,7 @@ def _settle(
         )
         if account is None:
             raise PrivacyError("the account holds less than this job's hold: its balances were changed from outside")
-        budgets.settle(session, dataset_id, _paid_by(session, dataset_id, job_id), hold_left, spent)
+        sub_accounts.settle(session, dataset_id, _paid_by(session, dataset_id, job_id), hold_left, spent)
         return append(
             session,
             account,
@@ -570,7 +572,7 @@ def _refusal(account: SimpleNamespace, share: SubAccount | None, train: int, hol
         share: the key's sub-account.
     """
     free = remaining_of(account)
-    remaining = budgets.with_own(free, share)
+    remaining = sub_accounts.with_own(free, share)
     requested = {"train": train, "holdout": holdout}
     binds = "train" if train > remaining["train"] else "holdout"
     unit = filter_for(account.filter, account.filter_order).unit

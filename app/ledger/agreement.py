@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 
 from app.chain import digest
 from app.db.trip import Reply, round_trip
-from app.ledger import budgets
+from app.ledger import sub_accounts
 from app.ledger.behind import refusal
 from app.ledger.entries import ACCOUNTS, ENTRIES, AccountLike, balance_of, content
 from app.ledger.memos import Memo
 
 # The last entry before a move and the one with a name; `moves`: how many moves the account's row counts already that
 # have no entry yet.
-LAST_ENTRIES = select(ENTRIES, budgets.OF_KEY.scalar_subquery().label("own")).where(
+LAST_ENTRIES = select(ENTRIES, sub_accounts.OF_KEY.scalar_subquery().label("own")).where(
     ENTRIES.c.dataset_id == bindparam("dataset"),
     or_(
         ENTRIES.c.seq

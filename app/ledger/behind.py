@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, DatasetContent, Job, LedgerCheck, LedgerEntry
 from app.ledger.transparency import notes
 from app.ledger.transparency.heads import TRIES, Head, Heads, UnreadableHeadError

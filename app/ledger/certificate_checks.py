@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import LedgerEntry, SigningKey
+from app.ledger.certificate_documents import Certified, Signed
 from app.ledger.certificates import verify
-from app.ledger.certified import Certified, Signed
-from app.ledger.checks import VerificationView, last_check
+from app.ledger.verifications import VerificationView, last_check
 
 
 @dataclass(frozen=True)

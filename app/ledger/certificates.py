@@ -24,14 +24,14 @@ from pydantic import ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.db.declared import governance
-from app.db.engine import Database
+from app.db.database import Database
+from app.db.declared_version import governance
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, LedgerCheckpoint, LedgerEntry, Metric
-from app.hpo.stored import StoredStudy
+from app.hpo.stored_study import StoredStudy
 from app.ledger import meaning
 from app.ledger.accounts import filter_for, find
-from app.ledger.blocks import held_on, label_of, records_of
-from app.ledger.certified import (
+from app.ledger.block_accounts import held_on, label_of, records_of
+from app.ledger.certificate_documents import (
     Accountant,
     Body,
     Cap,
@@ -55,18 +55,18 @@ from app.ledger.certified import (
 from app.ledger.memos import Memo
 from app.ledger.repository import dataset_with_account
 from app.ledger.signer import Signer, public_key, sign_and_store
-from app.ledger.transparency import attestations, checkpoints, notes, signatures
+from app.ledger.transparency import attestations, certificate_signatures, checkpoints, notes
 from core.contracts.base import WITHIN_A_JOB, AccountantName
 from core.contracts.blocks import ALL
-from core.contracts.events import EventType
+from core.contracts.event_kinds import EventType
 from core.contracts.hpo import Auto
 from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import rule_of
 from core.contracts.optimizers import PublicSideSettings
-from core.contracts.stored import ReleasedNumber
+from core.contracts.stored_documents import ReleasedNumber
 from core.errors import Conflict, NotFound, PrivacyError
 from core.ids import rfc3339, whole_second
-from core.privacy.canaries import Finding
+from core.privacy.canary_bound import Finding
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.numerics import NumericsReport
 from core.privacy.prices import Charge, Units
@@ -194,7 +194,7 @@ def sign(body: object, signing_key: Signer, files: Mapping[str, str]) -> Signed:
     """
     envelope = attestations.seal(attestations.statement(body, files), signing_key)
     sealed = envelope.model_dump(mode="json", by_alias=True)
-    return signatures.sign(body, signing_key).model_copy(update={"envelope": sealed})
+    return certificate_signatures.sign(body, signing_key).model_copy(update={"envelope": sealed})
 
 
 def verify(document: object, public_key: str | None = None) -> bool:
@@ -210,7 +210,7 @@ def verify(document: object, public_key: str | None = None) -> bool:
         version = Version.model_validate(signed.certificate).version
     except ValidationError:
         return False
-    if not signatures.holds(signed, public_key):
+    if not certificate_signatures.holds(signed, public_key):
         return False
     if version == 1:  # issued before there were envelopes
         return signed.envelope is None

@@ -21,7 +21,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from app.chain import EntryLike, canonical_json, digest
 from app.db.models import Account, LedgerEntry, table_of
-from app.db.together import Together, Values, row_of, values_of
+from app.db.statement_batch import Together, Values, row_of, values_of
 from app.ledger.memos import Balance, Balances, CapSet
 from core.contracts.base import Document
 from core.errors import PrivacyError

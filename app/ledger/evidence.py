@@ -2,7 +2,7 @@
 
 The document of `scrimp.statement`, version 3, or 4 of a data set with two filters, which any machine checks. Beside the
 ledgers it has the data set's signed
-terms (app.ledger.terms): governance and grants.
+terms (app.ledger.signed_terms): governance and grants.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, LedgerCheckpoint
 from app.ledger import repository
-from app.ledger.blocks import family_of, label_of
+from app.ledger.block_accounts import family_of, label_of
 from app.ledger.schemas import EntryView
-from app.ledger.terms import envelope_of, terms_in
+from app.ledger.signed_terms import envelope_of, terms_in
 from core.errors import Conflict
 
 BATCH = 500

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset
-from app.ledger import blocks
+from app.ledger import block_accounts
 from app.ledger.schemas import BlockBalance, LedgerView
 from core.contracts.base import Epsilon
 
@@ -28,7 +28,7 @@ def with_blocks(first: Dataset, view: LedgerView, grown_blocks: list[tuple[Datas
     members = [(first, view), *grown_blocks]
     views = [view for _, view in members]
     still = [view for view in views if not view.closed] or [min(views, key=lambda view: view.cap.value)]
-    lead = still[0]  # as app.ledger.blocks.lead
+    lead = still[0]  # as app.ledger.block_accounts.lead
     open_blocks = [each for each in members if each[0].content_deleted_at is None and not each[1].closed]
     richest, largest = max(open_blocks or members, key=lambda member: member[1].epsilon_remaining.value)
     worst = {name: _largest([getattr(view, name) for view in views]) for name in SPENT}
@@ -40,7 +40,7 @@ def with_blocks(first: Dataset, view: LedgerView, grown_blocks: list[tuple[Datas
             "largest_cap": _largest([view.largest_cap for view in views]),
             "accounts": largest.accounts,
             "epsilon_remaining": largest.epsilon_remaining,
-            "remaining_block": blocks.label_of(richest),
+            "remaining_block": block_accounts.label_of(richest),
             "closed": all(view.closed for view in views),
             "comparison": None,
             "blocks": [_balance(*each) for each in members],
@@ -50,7 +50,7 @@ def with_blocks(first: Dataset, view: LedgerView, grown_blocks: list[tuple[Datas
 
 def appended(session: Session, dataset_id: str) -> list[tuple[Dataset, Account]]:
     """The ledgers beside a data set's own (`blocks.beside`), in the order of their arrival."""
-    rows = select(Dataset, Account).join(Account).where(blocks.beside(dataset_id))
+    rows = select(Dataset, Account).join(Account).where(block_accounts.beside(dataset_id))
     return [(block, account) for block, account in session.execute(rows.order_by(Dataset.created_at, Dataset.id))]
 
 
@@ -61,7 +61,7 @@ def _largest(epsilons: list[Epsilon]) -> Epsilon:
 def _balance(block: Dataset, view: LedgerView) -> BlockBalance:
     accounts = [each for each in (view.accounts.train, view.accounts.holdout) if each is not None]
     return BlockBalance(
-        label=blocks.label_of(block),
+        label=block_accounts.label_of(block),
         id=block.id,
         epsilon_spent=view.epsilon_spent.value,
         share_spent=max(each.share_spent for each in accounts),

@@ -21,7 +21,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset
-from app.ledger import accounts, blocks, memos
+from app.ledger import accounts, block_accounts, memos
 from app.ledger.accounts import HoldTerms
 from app.ledger.agreement import require_agreement
 from app.ledger.entries import append_cap
@@ -81,10 +81,11 @@ def _check(session: Session, closed: Account, stays: Account) -> None:
         if account.whole_delta is not None:
             raise Conflict(
                 "wrong-state",
-                f"{account.dataset_id} has a plan with two filters, each with a part of δ, and a join would be counted by "
+                f"{account.dataset_id} has a plan with two filters, each with a part of δ, and a join would be "
+                "counted by "
                 "one of them alone: retire it instead",
             )
-        if len(blocks.family_of(session, account.dataset_id)) > 1:
+        if len(block_accounts.family_of(session, account.dataset_id)) > 1:
             raise Conflict(
                 "wrong-state",
                 f"{account.dataset_id} has several ledgers, of blocks or of another filter, and one charge cannot say "

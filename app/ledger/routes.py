@@ -9,14 +9,14 @@ from fastapi import APIRouter, Query, Response
 from app.audit import record as audit
 from app.grants.service import require
 from app.keys.auth import AdminKey, CurrentKey
-from app.ledger import behind, checks, joining, repository, summary
-from app.ledger.checks import VerificationView
+from app.ledger import behind, joining, repository, summary, verifications
 from app.ledger.schemas import EntryList, EntryView, Join, LedgerView
+from app.ledger.verifications import VerificationView
 from app.web import examples
-from app.web.answers import as_json
 from app.web.deps import Db, RecordedHeads, of_state
-from app.web.operations import CAP_TAG, NOTHING, Operation
 from app.web.pagination import After, Limit, decode_cursor, encode_cursor
+from app.web.responses import as_json
+from app.web.route_operation import CAP_TAG, NOTHING, Operation
 from core import leaves
 from core.contracts.versions import tag_of
 from core.privacy.filters import load_numerics
@@ -83,7 +83,7 @@ def show_verification(dataset_id: str, db: Db, caller: CurrentKey) -> Verificati
     """
     with db.read() as session:
         dataset, _account = repository.dataset_with_account(session, require(session, caller, dataset_id, "view").id)
-        return checks.last_check(session, dataset.id)
+        return verifications.last_check(session, dataset.id)
 
 
 @router.post("/verify", status_code=202)
@@ -107,8 +107,8 @@ def verify_ledger(dataset_id: str, db: Db, caller: CurrentKey) -> VerificationVi
         dataset, _account = repository.dataset_with_account(
             session, require(session, caller, dataset_id, "own", blocks=True).id
         )
-        checks.request(session, dataset.id)
-        return checks.last_check(session, dataset.id)
+        verifications.request(session, dataset.id)
+        return verifications.last_check(session, dataset.id)
 
 
 @router.post("/join")

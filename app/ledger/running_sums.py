@@ -1,4 +1,4 @@
-"""The running sums of what each key spent (app.db.spending), recomputed from the posts of their ledgers.
+"""The running sums of what each key spent (app.db.spending_table), recomputed from the posts of their ledgers.
 
 A trigger moves the sums with each post. A verification recomputes and compares them, and an operator's command writes
 them anew: `scrimp restore --sums`. What a post draws on is its hold: its own, or that of its trial's study.
@@ -35,9 +35,9 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from sqlalchemy.sql.functions import FunctionElement
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, LedgerCheck, LedgerEntry, SpentByKey, table_of
-from app.ledger.blocks import family_of, lock_family
+from app.ledger.block_accounts import family_of, lock_family
 from app.ledger.repository import dataset_with_account
 from core.ids import now
 

@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.db.models import Account, Dataset, SubAccount
-from app.ledger import accounts, budgets, joining, memos
+from app.ledger import accounts, joining, memos, sub_accounts
 from app.ledger.accounts import Opening
-from app.ledger.shares import copy_to
+from app.ledger.sub_account_rows import copy_to
 from core.contracts.blocks import FIRST
 from core.contracts.dataset_spec import DatasetSpec, SplitHoldout
-from core.contracts.filters import delta_of_each, may_move
-from core.contracts.stored import PartFiles
+from core.contracts.filter_names import delta_of_each, may_move
+from core.contracts.stored_documents import PartFiles
 from core.errors import BudgetError, Conflict
 from core.ids import new_id
 from core.privacy.filters import Filter, filter_of
@@ -67,7 +67,7 @@ def move(session: Session, dataset: Dataset, actor: str, ledger: str | None = No
             allows in all.
     """
     account = _open_second(session, dataset, actor, ledger)
-    parts = [(share, copy_to(session, share, account)) for share in budgets.all_of(session, dataset.id)]
+    parts = [(share, copy_to(session, share, account)) for share in sub_accounts.all_of(session, dataset.id)]
     _carry(session, (dataset.id, account.dataset_id), actor, parts)
     audit.record(session, "ledger.joined", dataset.id, dataset=account.dataset_id)
     return account.dataset_id

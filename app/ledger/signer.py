@@ -28,7 +28,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database, require_no_transaction
+from app.db.database import Database, require_no_transaction
 from app.secrets import SecretError
 from app.settings import Settings
 from core.errors import TransientError, Unavailable

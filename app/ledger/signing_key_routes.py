@@ -10,11 +10,11 @@ from sqlalchemy import select
 from app.db.models import SigningKey
 from app.db.row_view import Computed, Moment, RowView, Whole
 from app.keys.auth import current_key
-from app.ledger.key_history import envelope_of
+from app.ledger.root_history import envelope_of
 from app.ledger.transparency.dates import SignatureDate, date_of
 from app.secrets import SecretError
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document
 from core.errors import Unavailable

@@ -12,9 +12,9 @@ from functools import partial
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.exc import IntegrityError
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import SigningKey
-from app.ledger.key_history import require_named
+from app.ledger.root_history import require_named
 from app.ledger.signer import CommandSigner, Signer, WhileNamed, public_key
 from app.secrets import load_secret
 from app.settings import Settings

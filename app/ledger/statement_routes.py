@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.grants.service import require
 from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.ledger import evidence, repository
 from app.ledger.schemas import StatementView
 from app.web.deps import Db
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 
 router = APIRouter(prefix="/v1/datasets/{dataset_id}", tags=["ledger"])

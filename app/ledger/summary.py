@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset
 from app.ledger.accounts import filter_for
 from app.ledger.entries import cap_version
@@ -34,7 +34,7 @@ from core.errors import LimitError
 from core.privacy import events
 from core.privacy.events import Event
 from core.privacy.mechanism import TrainingMechanism
-from core.privacy.plans import CompareRequest
+from core.privacy.price_requests import CompareRequest
 from core.privacy.prices import BasicSum, Compared
 
 ACCOUNTS: tuple[AccountName, AccountName] = ("train", "holdout")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.contracts.stored import SaltedSteps
+from core.contracts.stored_documents import SaltedSteps
 
 
 @dataclass(frozen=True)

@@ -21,23 +21,23 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
-from app.ledger.blocks import held_on, read_by
-from app.lifecycle import learning, measures, studies
+from app.ledger.block_accounts import held_on, read_by
+from app.lifecycle import learning, measures, study_states
 from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
-from app.lifecycle.events import Mismatch, Part, Progress, Rank, Ranks, Ready
+from app.lifecycle.job_events import Mismatch, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
 from app.lifecycle.settle import Cause
 from app.lifecycle.states import IDLE, STOPPING, append_event, enqueue
 from core.contracts.devices import Kind
 from core.contracts.job_spec import JobSpec
-from core.contracts.stored import ArtifactFile, Failure, Number, SaltedSteps
+from core.contracts.stored_documents import ArtifactFile, Failure, Number, SaltedSteps
 from core.errors import PrivacyError, TransientError
-from core.privacy.canaries import EXCEEDED, Finding
+from core.privacy.canary_bound import EXCEEDED, Finding
 from core.privacy.filters import load_numerics
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.numerics import NumericsReport
@@ -98,7 +98,7 @@ class AttemptLog:
         marks = {} if self.marks is None else around(self.db, self.marks, self.held.job_id, itself=self._mark is None)
         mark = marks.pop(self.held.job_id, self._mark)
         with self.db.write(urgent=True) as session:
-            studies.lock(session, self.held.job_id)
+            study_states.lock(session, self.held.job_id)
             job = self._fenced(session)
             for _what, write in self._news:
                 write(session, job)
@@ -368,7 +368,7 @@ class AttemptLog:
                 if audit.exceeded:
                     job.warnings = [*job.warnings, EXCEEDED]
                     measures.count_within(session, measures.EXCEEDED_AUDITS)
-            studies.end(session, job, "succeeded")
+            study_states.end(session, job, "succeeded")
             end_attempt(session, job, job.status)  # failed if more was recorded than the hold covers
         if audit is not None and audit.exceeded:
             holder = (self.held.attempt, self.held.job_id, self.held.worker)
@@ -379,7 +379,7 @@ class AttemptLog:
         load_numerics()
         with self._ending() as (session, job):
             end_attempt(session, job, "cancelled")
-            studies.end(session, job, "cancelled")
+            study_states.end(session, job, "cancelled")
 
     def stopped(self) -> None:
         """Ends the attempt because a person asked: the job is cancelled or paused, or queued if it was resumed since.
@@ -396,7 +396,7 @@ class AttemptLog:
         before."""
         with self._ending() as (session, job):
             end_attempt(session, job, "failed")
-            studies.end(session, job, "failed", failure=Failure(code=code, message=message), cause=cause)
+            study_states.end(session, job, "failed", failure=Failure(code=code, message=message), cause=cause)
 
     def outcome(self) -> str:
         """Returns this attempt's status, for the log; "unknown" while the database is away."""
@@ -422,13 +422,13 @@ class AttemptLog:
     def _stopped(self, session: Session, job: Job) -> None:
         if job.status == "cancelling":
             end_attempt(session, job, "cancelled")
-            studies.end(session, job, "cancelled")
+            study_states.end(session, job, "cancelled")
             return
         end_attempt(session, job, "paused")
         if self._ran_before is not None:
             job.ran_s = self._ran_before if self._ran_at_save is None else self._ran_at_save
         if job.status == "pausing":
-            studies.park(session, job)
+            study_states.park(session, job)
         else:
             enqueue(session, job)
 

@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job, table_of
-from app.lifecycle import events, measures, studies
+from app.lifecycle import job_events, measures, study_states
 from app.lifecycle.settle import Cause, limit_of_running
 from app.lifecycle.states import ACTIVE, IS_DUE, append_event, enqueue, write_event
-from core.contracts.stored import Failure
+from core.contracts.stored_documents import Failure
 from core.errors import StaleAttempt
 from core.ids import whole_second
 
@@ -55,7 +55,7 @@ def claim(
     Args:
         crew, gpus: the worker's crew, and the GPUs of it that the attempt holds; its rows are locked.
     """
-    studies.lock(session, job_id)
+    study_states.lock(session, job_id)
     if not _has_place(session, job_id):
         return None
     taken = session.execute(
@@ -79,9 +79,9 @@ def claim(
     of_crew = {"crew": crew, "gpus": gpus or None}
     begun = {"job_id": job_id, "number": attempt, "worker": worker, "status": "running", "started_at": whole_second()}
     session.execute(insert(table_of(Attempt)), begun | of_crew)
-    write_event(session, job_id, event, "attempt_started", events.AttemptStarted(attempt=attempt, worker=worker))
+    write_event(session, job_id, event, "attempt_started", job_events.AttemptStarted(attempt=attempt, worker=worker))
     if study is not None:
-        studies.note_start(session, study)
+        study_states.note_start(session, study)
     return Claim(job_id, attempt, worker, traceparent, gpus)
 
 
@@ -154,9 +154,9 @@ def give_back(session: Session, job: Job, outcome: Gone, max_attempts: int) -> N
     """
     end_attempt(session, job, outcome)
     # The event does not say how: a crash may depend on private data.
-    append_event(session, job.id, "attempt_lost", events.AttemptLost(attempt=job.attempt))
+    append_event(session, job.id, "attempt_lost", job_events.AttemptLost(attempt=job.attempt))
     if job.status == "cancelling":
-        studies.end(session, job, "cancelled")
+        study_states.end(session, job, "cancelled")
         return
     ended = session.execute(
         select(Attempt.status, func.count())
@@ -168,10 +168,10 @@ def give_back(session: Session, job: Job, outcome: Gone, max_attempts: int) -> N
     if gone[outcome] >= limits[outcome]:
         message = f"{gone[outcome]} attempts ended without a result ({outcome})"
         failure = Failure(code="worker-crashed", message=message)
-        studies.end(session, job, "failed", failure=failure, cause=Cause.ERROR)
+        study_states.end(session, job, "failed", failure=failure, cause=Cause.ERROR)
         return
     if job.status == "pausing":
-        studies.park(session, job)
+        study_states.park(session, job)
         return
     enqueue(session, job, backoff_s(sum(gone.values())))
 

@@ -6,7 +6,7 @@ import logging
 
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
 from app.storage.parts import Parts
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.db.models import Job
-from core.contracts.stored import Failure
+from core.contracts.stored_documents import Failure
 
 logger = logging.getLogger(__name__)
 

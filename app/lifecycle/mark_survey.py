@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, LedgerEntry, Metric
 from app.ledger import behind
-from app.ledger.blocks import held_on
+from app.ledger.block_accounts import held_on
 from app.ledger.transparency.heads import Heads, UnreadableHeadError
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import FINISHED

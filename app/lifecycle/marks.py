@@ -1,8 +1,8 @@
 """What left a job's attempts, recorded outside the database: started steps, and released numbers.
 
 A backup of the database forgets what a job started and released since. The ledger's head does not tell, because the
-job's hold is in both. So each private job has a mark beside the heads (app.ledger.transparency.records), never restored
-with the database:
+job's hold is in both. So each private job has a mark beside the heads (app.ledger.transparency.outside_records), never
+restored with the database:
 
     started steps, salts     on disk before an attempt may run them
     digested steps           on disk before a result of them leaves
@@ -34,15 +34,15 @@ from pydantic import Field, ValidationError
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Block, Job, Metric
 from app.ledger.behind import refusal
 from app.ledger.transparency.heads import Heads
-from app.ledger.transparency.records import Record, Records, records_of
+from app.ledger.transparency.outside_records import Record, Records, records_of
 from app.lifecycle.states import FINISHED, append_event, get_job
 from app.settings import Settings
 from core.contracts.base import Document
-from core.contracts.stored import Number, SaltedSteps
+from core.contracts.stored_documents import Number, SaltedSteps
 from core.errors import StaleAttempt, TransientError, Unavailable
 
 ENDING = ".mark"

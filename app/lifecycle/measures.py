@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Measure, table_of
 from app.db.upsert import insert_into
 

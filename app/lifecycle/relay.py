@@ -20,26 +20,26 @@ from sqlalchemy import BindParameter, bindparam, delete, exists, literal, select
 from sqlalchemy.orm import Session
 
 from app import logs, tracing
-from app.audit import chain, same_content
+from app.audit import audit_chain, same_content
 from app.db.changes import Changes
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Job, Outbox, Prediction
 from app.egress import making
-from app.ledger import behind, certificates, terms
-from app.ledger.blocks import held_on
-from app.ledger.checks import check_next
+from app.ledger import behind, certificates, signed_terms
+from app.ledger.block_accounts import held_on
 from app.ledger.evidence import members_of
 from app.ledger.signer import Signer
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency import checkpoints, dates
 from app.ledger.transparency.heads import Heads
 from app.ledger.transparency.witnesses import configured
+from app.ledger.verifications import check_next
 from app.lifecycle import mark_survey, saved, spool, wakeups
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import ACTIVE, append_event
 from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
 from app.lifecycle.wakeups import CeleryNotifier, Notifier, WakeUp, as_read
-from app.predictions import claims as predictions
+from app.predictions import prediction_claims as predictions
 from app.repeat import Round, in_thread, repeat
 from app.retention import service as retention
 from app.settings import Settings, get_settings
@@ -207,7 +207,7 @@ class Relay:
             _, refused = checkpoints.sign_due(
                 self.db, self.heads, self.signing_key, announce_checkpoint, self.ledgers.over
             )
-            terms.sign_due(self.db, self.signing_key, self.terms.over)
+            signed_terms.sign_due(self.db, self.signing_key, self.terms.over)
             if undated:
                 dates.sign_due(self.db, self.signing_key)
         except Unavailable as error:  # other work goes on while a signing program or a bucket is away
@@ -273,7 +273,7 @@ class Relay:
         for row, _ in members:
             self._advance(row.id)
         if members:  # a public data set has no statement
-            terms.sign(self.db, members[0][0].id, self.signing_key)
+            signed_terms.sign(self.db, members[0][0].id, self.signing_key)
 
     def _advance(self, dataset_id: str) -> None:
         """Signs a checkpoint for a certificate to prove its entries in. If it is refused, or the ledger is behind its
@@ -308,7 +308,7 @@ def main() -> None:
     # broker that is away does not delay the audit log.
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
     threads = [
-        in_thread("audit", lambda: chain.seal(db), stop, SEAL_S, Changes(db)),
+        in_thread("audit", lambda: audit_chain.seal(db), stop, SEAL_S, Changes(db)),
         in_thread("ledgers", partial(check_next, db, Heads.of(settings), every, {}), stop, CHECK_S, Changes(db)),
         in_thread("alerts", lambda: alerts.announce_due(db), stop, ALERTS_S, Changes(db)),
         *Deliverer.of(db, settings).start(stop),

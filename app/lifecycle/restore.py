@@ -25,9 +25,9 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Charge, Dataset, LedgerCheck, LedgerEntry
-from app.ledger import accounts, behind, blocks, joining, memos, second
+from app.ledger import accounts, behind, block_accounts, joining, memos, second
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
 from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Mark, Marks, unfinished
@@ -216,7 +216,7 @@ def _post(session: Session, recorded: Head, reason: str) -> Units:
         joining.close(session, account, recorded.joined_into, ACTOR, reason)
         # Without blocks it was the whole data set. A block's content stays known (app.datasets.duplicates), and so does
         # what was spent from.
-        is_whole = blocks.family_of(session, row.parent_id or row.id) == [row.id]
+        is_whole = block_accounts.family_of(session, row.parent_id or row.id) == [row.id]
         if recorded.joined_into == accounts.RETIRED and is_whole and not any(_taken(recorded)):
             row.retired_at = now()
     return lacks
@@ -230,7 +230,7 @@ def _post_short(session: Session, dataset_id: str, ended: Sequence[str], reason:
     """Posts what the settlements of these jobs released, if they hold on this data set: they ended for less than their
     marks. Several trials have one hold, their study's. Returns those that do."""
     holders = {job_id: get_job(session, job_id).parent_id or job_id for job_id in ended}
-    datasets = {holder: blocks.held_on(session, holder) for holder in sorted(set(holders.values()))}
+    datasets = {holder: block_accounts.held_on(session, holder) for holder in sorted(set(holders.values()))}
     for holder, ids in datasets.items():
         for job_id in ids if dataset_id in ids else ():
             _post_released(session, job_id, holder, reason)
@@ -261,7 +261,7 @@ def _post_released(session: Session, dataset_id: str, holder: str, reason: str) 
 def _post_charges(session: Session, dataset_id: str) -> None:
     """Posts other systems' charges that the database believes held: they may have been answered since the backup."""
     for charge in session.scalars(select(Charge).where(on_ledger(dataset_id, Charge), Charge.status == "held")).all():
-        blocks.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=ACTOR)
+        block_accounts.post_all(session, charge.id, train=charge.train, holdout=charge.holdout, actor=ACTOR)
         charge.status, charge.settled_at = "posted", now()
     session.flush()
 

@@ -8,12 +8,12 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.models import Charge, Job, LedgerEntry
-from app.lifecycle import studies
+from app.lifecycle import study_states
 from app.lifecycle.claims import end_attempt, give_back
 from app.lifecycle.marks import Mark, adopt_all
 from app.lifecycle.settle import Cause, settle, settlement_of
 from app.lifecycle.states import ACTIVE, FINISHED, IDLE, get_job
-from core.contracts.stored import Failure
+from core.contracts.stored_documents import Failure
 from core.errors import PrivacyError
 
 
@@ -29,7 +29,7 @@ def end_jobs(session: Session, dataset_id: str, left: dict[str, Mark], damaged: 
             for run in session.scalars(select(Job).where(Job.parent_id == job_id, Job.status.in_(ACTIVE))).all():
                 give_back(session, run, "lost", 1)
             session.flush()
-            studies.cancel(session, job)
+            study_states.cancel(session, job)
             continue
         if job.status in ACTIVE:
             give_back(session, job, "lost", 1)
@@ -40,7 +40,7 @@ def end_jobs(session: Session, dataset_id: str, left: dict[str, Mark], damaged: 
 
 def _end_unknown(session: Session, job_id: str) -> None:
     """Ends a job, or a trial, whose mark is damaged; a trial's study is ended by whoever calls this."""
-    studies.lock(session, job_id)
+    study_states.lock(session, job_id)
     job = get_job(session, job_id, lock=True)
     if job.status in ACTIVE:
         end_attempt(session, job, "lost")

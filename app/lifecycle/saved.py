@@ -1,13 +1,13 @@
 """Saved states of jobs (decision 38): a folder of the store has no other files, so what its job no longer needs goes.
 
-checkpoints/<job>/state    the job's last saved state, sealed (worker.attempt.checkpoints)
+checkpoints/<job>/state    the job's last saved state, sealed (worker.attempt.job_checkpoints)
 """
 
 from __future__ import annotations
 
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from app.lifecycle.states import FINISHED
 from app.storage.objects import Objects

@@ -25,10 +25,10 @@ from sqlalchemy import and_, case, false, func, select, true
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, ApiKey, Artifact, Attempt, Dataset, Job, Metric
-from app.ledger import accounts, blocks, joining, memos
+from app.ledger import accounts, block_accounts, joining, memos
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
-from app.lifecycle.events import Ended
+from app.lifecycle.job_events import Ended
 from app.lifecycle.queue.crews import leave_queue
 from app.lifecycle.states import (
     ACTIVE,
@@ -41,7 +41,7 @@ from app.lifecycle.states import (
     notify,
     want_certificate,
 )
-from core.contracts.stored import Failure
+from core.contracts.stored_documents import Failure
 from core.errors import Conflict, PrivacyError
 from core.ids import whole_second
 from core.privacy.filters import filter_of
@@ -168,12 +168,14 @@ def settle(session: Session, settlement: Settlement) -> None:
         if settlement.unheld:
             _spend(session, job, charge)
         elif spent and job.parent_id is not None:
-            blocks.draw_all(session, job.id, study_id=job.parent_id, train=train, holdout=holdout, actor="worker")
+            block_accounts.draw_all(
+                session, job.id, study_id=job.parent_id, train=train, holdout=holdout, actor="worker"
+            )
         elif spent:
             memo = memos.Settled(outcome=outcome)
-            blocks.post_all(session, job.id, train=train, holdout=holdout, actor="worker", memo=memo)
+            block_accounts.post_all(session, job.id, train=train, holdout=holdout, actor="worker", memo=memo)
         elif job.parent_id is None:
-            blocks.void_all(session, job.id, actor="worker", memo=memos.Settled(outcome=outcome))
+            block_accounts.void_all(session, job.id, actor="worker", memo=memos.Settled(outcome=outcome))
         ended = ended.model_copy(update={"charge": charge})
         if spent and job.parent_id is None:  # a study's certificate covers its trials
             want_certificate(session, job.id)
@@ -187,14 +189,14 @@ def lacks_hold(session: Session, job: Job) -> bool:
     changed from outside."""
     if Quoted.of(job.quote).charge.unit is None:  # public data
         return False
-    return not blocks.held_on(session, job.parent_id or job.id)
+    return not block_accounts.held_on(session, job.parent_id or job.id)
 
 
 def _spend(session: Session, job: Job, charge: Units) -> None:
     """Charges a job without a hold, as far as the budget goes. Its holds named the blocks that it reads, so every block
     pays, on its ledger with the unit of the job's price, or on the one that this ledger moved to."""
     dataset, unit = session.get_one(Dataset, job.dataset_id), Quoted.of(job.quote).charge.unit
-    for member_id in blocks.family_of(session, dataset.parent_id or dataset.id):
+    for member_id in block_accounts.family_of(session, dataset.parent_id or dataset.id):
         account = accounts.account_of(session, member_id)
         privacy_filter, train, holdout = filter_of(account.filter, account.order), charge.train, charge.holdout
         if privacy_filter.unit != unit:
@@ -265,7 +267,7 @@ def _first_queued(session: Session, but: Job, count: int) -> list[str]:
 
 def _started_part(session: Session, job: Job, mechanism: MechanismConfig, hold: Units, released: Counter[str]) -> Units:
     """Returns the charge for the steps and scores that were started, at most the hold."""
-    account = session.get_one(Account, blocks.held_on(session, job.parent_id or job.id)[0])
+    account = session.get_one(Account, block_accounts.held_on(session, job.parent_id or job.id)[0])
     privacy_filter = filter_of(account.filter, account.order)
     on_train = [
         each.model_copy(update={"times": released[each.metric]})

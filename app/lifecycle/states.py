@@ -30,10 +30,10 @@ from sqlalchemy.orm import Session
 from app.db.clock import ClockName, has_passed, in_seconds
 from app.db.json_parts import Priority
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
-from app.db.together import Values
-from app.lifecycle.events import Nothing
+from app.db.statement_batch import Values
+from app.lifecycle.job_events import Nothing
 from core.contracts.base import Document
-from core.contracts.events import ANNOUNCED, EventType
+from core.contracts.event_kinds import ANNOUNCED, EventType
 from core.errors import NotFound
 from core.ids import now, whole_second
 
@@ -96,7 +96,7 @@ def append_event(session: Session, job_id: str, kind: EventType, document: Docum
     """Adds an event to the job's log, in the caller's transaction. Sequence numbers have no gaps.
 
     Args:
-        document: what the event says: a document of app.lifecycle.events.
+        document: what the event says: a document of app.lifecycle.job_events.
     """
     seq = session.execute(
         update(Job).where(Job.id == job_id).values(events=Job.events + 1).returning(Job.events),

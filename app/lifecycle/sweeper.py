@@ -10,9 +10,9 @@ from sqlalchemy import func, select, update
 
 from app import tracing
 from app.db.clock import has_passed
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import DatasetReading, Job
-from app.lifecycle import studies
+from app.lifecycle import study_states
 from app.lifecycle.claims import give_back
 from app.lifecycle.marks import Marks, adopt, adopt_all, around
 from app.lifecycle.states import ACTIVE, IDLE, IS_DUE, NEEDS_GPU
@@ -41,7 +41,7 @@ def reap_expired(db: Database, max_attempts: int, outside: Marks | None = None) 
             marks = {} if outside is None else around(db, outside, job_id)
             mark = marks.pop(job_id, None)
             with db.write() as session:
-                studies.lock(session, job_id)
+                study_states.lock(session, job_id)
                 # Checked again inside the write: the worker may have renewed its lease since.
                 lapsed = select(Job).where(Job.id == job_id, *LAPSED).with_for_update(key_share=True)
                 job = session.scalars(lapsed).one_or_none()

@@ -17,13 +17,13 @@ from kombu.messaging import Producer
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, delete, or_, select, tuple_, update
 
 from app import tracing
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Outbox, table_of
 from app.lifecycle.broker import GPU_QUEUE, QUEUE, celery_options
 from app.lifecycle.states import NEEDS_GPU
 from app.lifecycle.sweeper import CLAIMABLE
 from app.settings import Settings
-from core.contracts.events import RUN_JOB
+from core.contracts.event_kinds import RUN_JOB
 from core.ids import now
 
 NO_ROW = 0

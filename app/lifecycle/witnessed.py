@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset
 from app.ledger.transparency.trees import contains
 from app.ledger.transparency.witnesses import Away, Witness

@@ -9,7 +9,7 @@ from app.predictions import service
 from app.predictions.schemas import PredictionRequest, PredictionView
 from app.web import examples
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import LOCATION, Operation
+from app.web.route_operation import LOCATION, Operation
 from core import leaves
 
 router = APIRouter(prefix="/v1", tags=["jobs"])

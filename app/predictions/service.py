@@ -1,4 +1,4 @@
-"""Predictions: requested and read here; app.predictions.claims runs them."""
+"""Predictions: requested and read here; app.predictions.prediction_claims runs them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from app.approvals import kept
 from app.approvals.service import require_egress
 from app.audit import record as audit
-from app.db.declared import declared
-from app.db.engine import Database
+from app.db.database import Database
+from app.db.declared_version import declared
 from app.db.models import ApiKey, Job, Prediction
 from app.grants.service import require_job
 from app.jobs import repository
-from app.jobs.certified import require_handed_out
+from app.jobs.job_certificate import require_handed_out
 from app.keys.service import Caller
-from app.predictions.claims import PREFIX
+from app.predictions.prediction_claims import PREFIX
 from app.predictions.schemas import PredictionRequest
 from app.settings import Settings
 from core.contracts.hf import weights_file

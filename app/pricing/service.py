@@ -26,17 +26,17 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import PriceCache, table_of
 from app.lifecycle.measures import PRICES, PRICING_QUEUE, Measures
-from app.pricing.turns import FairTurns
+from app.pricing.fair_queue import FairTurns
 from app.sandbox.limited import LimitedServer, busy
 from app.settings import Settings
 from core.errors import LimitError, ServiceError
 from core.ids import now
 from core.privacy import questions
-from core.privacy.claims import ClaimRequest
-from core.privacy.plans import (
+from core.privacy.foreign_claims import ClaimRequest
+from core.privacy.price_requests import (
     CompareRequest,
     FinalRunRequest,
     FitRequest,
@@ -118,11 +118,11 @@ class PricingService:
         return self._cached(questions.PRICE, request)
 
     def price_study(self, request: StudyRequest) -> StudyPrice:
-        """Prices a study (core.privacy.study)."""
+        """Prices a study (core.privacy.study_price)."""
         return self._cached(questions.PRICE_STUDY, request)
 
     def final_run(self, request: FinalRunRequest) -> FinalRun:
-        """Computes the privacy of a study's final trial under another plan (core.privacy.sweep)."""
+        """Computes the privacy of a study's final trial under another plan (core.privacy.sweep_price)."""
         return self._cached(questions.FINAL_RUN, request)
 
     def largest_study_that_fits(self, study: StudyRequest, remaining: Units) -> Largest:
@@ -138,7 +138,7 @@ class PricingService:
         return self._cached(questions.CHOOSE_ORDER, request).order
 
     def price_claim(self, request: ClaimRequest) -> int:
-        """Prices another system's mechanism, in the filter's units (core.privacy.claims)."""
+        """Prices another system's mechanism, in the filter's units (core.privacy.foreign_claims)."""
         return self._cached(questions.PRICE_CLAIM, request).units
 
     def compare(self, request: CompareRequest) -> Compared:

@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit import record as audit
 from app.datasets import hashes
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Webhook
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish

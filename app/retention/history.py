@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Select, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Certificate, Job, JobEvent, Metric, Outbox, WebhookEvent, table_of
 from app.lifecycle import measures
 from app.lifecycle.marks import Marks

@@ -15,14 +15,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.datasets.blocks import labelled
+from app.datasets.growth import labelled
 from app.datasets.repository import has_blocks, uses
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, Job, LedgerEntry
 from app.grants import service as grants
 from app.keys.service import Caller
 from app.ledger import accounts, behind, joining
-from app.ledger.blocks import ledgers_of, paying
+from app.ledger.block_accounts import ledgers_of, paying
 from app.ledger.transparency.heads import Heads
 from app.retention.service import mark_deleted, remove_content
 from app.settings import Settings

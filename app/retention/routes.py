@@ -19,7 +19,7 @@ from app.ledger import summary
 from app.retention import retire as retiring
 from app.retention import service
 from app.web.deps import Db, Gpus, ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 
 router = APIRouter(prefix="/v1")

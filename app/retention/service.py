@@ -16,18 +16,18 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.audit import record as audit
 from app.datasets import readings, unit_files
 from app.datasets.repository import has_blocks, uses
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Artifact, Dataset, Egress, Job, Prediction, table_of
 from app.grants import service as grants
 from app.graphs import uploads as graph_uploads
 from app.keys.service import Caller
 from app.ledger.accounts import RETIRED
-from app.ledger.blocks import ledgers_of
+from app.ledger.block_accounts import ledgers_of
 from app.lifecycle.states import FINISHED, discard, get_job
 from app.retention import history
 from app.settings import Settings
 from app.storage import parts
-from core.contracts.stored import PartFiles
+from core.contracts.stored_documents import PartFiles
 from core.errors import Conflict, Forbidden, ServiceError
 from core.ids import now
 

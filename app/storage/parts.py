@@ -27,7 +27,7 @@ from app.storage.bucket import CACHE, Bucket
 from app.storage.cache import PartCache
 from app.storage.objects import bucket_of
 from app.storage.seals import Seals
-from core.contracts.stored import PartFiles, StoredFile
+from core.contracts.stored_documents import PartFiles, StoredFile
 from core.disk import Room, keep
 from core.errors import NotFound, ServiceError
 from core.ids import new_id

@@ -18,7 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.datasets import readings, resumable
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Attempt, DatasetReading, Job, Outbox, Prediction, Webhook, WebhookDelivery
 from app.lifecycle import measures
 from app.lifecycle.measures import BOUNDS, METRICS, SUM, Measures

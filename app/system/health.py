@@ -18,7 +18,7 @@ from typing import Literal
 from sqlalchemy import func, select, text
 from starlette.concurrency import run_in_threadpool
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.migrate import serves
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s

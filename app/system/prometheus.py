@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import select, true
 from starlette.types import Scope
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, LedgerCheck
 from app.grants.service import visible
 from app.jobs.counts import failures_by_cause, jobs_by_status
@@ -22,7 +22,7 @@ from app.lifecycle.measures import REQUESTS, SECONDS, Measures
 from app.settings import Settings
 from app.system.collectors import MeasuresCollector, ServiceCollector
 from app.system.health import skews
-from app.web.requests import route_of
+from app.web.request_ids import route_of
 
 
 class FailureCollector(Collector):

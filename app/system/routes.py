@@ -13,7 +13,7 @@ from app.pricing.service import PricingService
 from app.system import health
 from app.system.prometheus import registry_for
 from app.web.deps import Db
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document
 

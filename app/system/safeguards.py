@@ -12,7 +12,7 @@ from app.keys.auth import OwnerKey
 from app.lifecycle.queue.presence import living
 from app.settings import Settings
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document
 from core.contracts.sandbox import Sandbox

@@ -17,7 +17,7 @@ from app.keys.auth import CurrentKey
 from app.lifecycle.queue import crews
 from app.lifecycle.queue.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import Document
 from core.contracts.devices import Device

@@ -10,8 +10,8 @@ from app.keys.auth import CurrentKey
 from app.usage import service
 from app.usage.service import UsageView
 from app.web.deps import Db
-from app.web.operations import Operation
 from app.web.pagination import After, Limit
+from app.web.route_operation import Operation
 from core import leaves
 from core.contracts.base import NO_NUL
 

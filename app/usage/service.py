@@ -34,8 +34,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from app.db.base import UtcDateTime
 from app.db.models import Account, ApiKey, Artifact, Attempt, Dataset, Job, SpentByKey, SubAccountKey
+from app.db.table_base import UtcDateTime
 from app.grants.service import require, visible
 from app.keys.service import Caller
 from app.ledger.accounts import filter_for

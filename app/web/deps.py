@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from fastapi import Depends, Request
 
 from app.datasets.parsing import Parsers
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.queue.presence import GpuWorkers
 from app.pricing.service import PricingService

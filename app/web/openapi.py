@@ -1,6 +1,6 @@
 """The OpenAPI document: FastAPI's knowledge of the routes, plus every error that a route may return.
 
-The kinds of problems come from the tree of core.errors; each route declares which it has (app.web.operations).
+The kinds of problems come from the tree of core.errors; each route declares which it has (app.web.route_operation).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from app.web import examples
-from app.web.operations import DESCRIPTION, FINDING, MEMBERS, OPERATIONS, PARAMETERS, TAGS
+from app.web.route_operation import DESCRIPTION, FINDING, MEMBERS, OPERATIONS, PARAMETERS, TAGS
 from core import errors
 from core.contracts.blocks import BlockSpec
 from core.contracts.dataset_spec import DatasetSpec

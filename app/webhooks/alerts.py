@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, BudgetAlert, Dataset, SubAccount, SubAccountKey
 from app.webhooks.service import announce_threshold
 from core.ids import now

@@ -27,7 +27,7 @@ from app.audit import record as audit
 from app.chain import canonical_json
 from app.db.changes import Changes
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
 from app.repeat import in_thread
 from app.secrets import load_secrets
@@ -38,7 +38,7 @@ from app.webhooks.forms import Form, form_of, slack_text
 from app.webhooks.sending import Result, send, signed, trust
 from app.webhooks.service import may_see, message
 from app.webhooks.targets import TargetRefused, parse
-from core.contracts.events import ANNOUNCED, WEBHOOK_TEST
+from core.contracts.event_kinds import ANNOUNCED, WEBHOOK_TEST
 from core.errors import InvalidRequest
 from core.ids import now
 

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Response
 from app.keys.auth import CurrentKey
 from app.web import examples
 from app.web.deps import Db, of_state
-from app.web.operations import LOCATION, Operation
 from app.web.pagination import After, Limit, cut, decode_row
+from app.web.route_operation import LOCATION, Operation
 from app.webhooks import service
 from app.webhooks.addresses import Addresses
 from app.webhooks.schemas import (

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from app.db.row_view import Column, Computed, Page, RowView
 from core.contracts.base import NO_NUL, Document
-from core.contracts.events import WebhookEventType
+from core.contracts.event_kinds import WebhookEventType
 
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Events = Annotated[list[WebhookEventType], Field(min_length=1, max_length=20)]

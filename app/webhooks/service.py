@@ -16,7 +16,7 @@ from app.grants.service import access_by_id, require, visible
 from app.keys import service as keys
 from app.keys.service import Caller
 from app.webhooks import encryption
-from core.contracts.events import CHECKPOINT, THRESHOLD, WEBHOOK_TEST, BudgetEvent
+from core.contracts.event_kinds import CHECKPOINT, THRESHOLD, WEBHOOK_TEST, BudgetEvent
 from core.errors import Conflict, NotFound
 from core.ids import new_id, now, rfc3339
 

@@ -29,9 +29,9 @@ from benchmarks.reproduce.dp2_data import validating
 from benchmarks.reproduce.runs import REPORTS, ROOT, Data, Kept, run, uphill
 from core.contracts.hf import HfModel, size
 from core.parts import model_folder
-from core.parts.stored import StoredPart, Texts
-from worker.data.parts import records_of
-from worker.data.sequences import SequenceRecords
+from core.parts.stored_records import StoredPart, Texts
+from worker.data.loaded_parts import records_of
+from worker.data.sequence_records import SequenceRecords
 from worker.models.hf.tokens import Tokens
 
 sys.path.append(str(ROOT / "scripts"))

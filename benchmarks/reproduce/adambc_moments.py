@@ -13,11 +13,11 @@ from torch import Tensor
 
 from benchmarks.reproduce.runs import Data, run
 from core.contracts.job_spec import LinearModel
-from worker.clipping.linear import LinearClipping
+from worker.clipping.linear_clipping import LinearClipping
 from worker.models.base import Parameters
 from worker.models.linear import Linear
-from worker.noise.keys import public_key_of_seed
-from worker.noise.sampling import PoissonSampler
+from worker.noise.attempt_keys import public_key_of_seed
+from worker.noise.batch_sampling import PoissonSampler
 from worker.optimizers.base import State, slot_of
 
 QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)

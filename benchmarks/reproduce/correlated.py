@@ -23,7 +23,7 @@ import torch
 from benchmarks.reproduce.rate_data import data
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, machine, paired, run
 from core.contracts.job_spec import JobSpec
-from core.privacy.plans import PlanRequest
+from core.privacy.price_requests import PlanRequest
 
 SETS = ("mnist", "rotten tomatoes")
 EPSILONS = (1.0, 8.0)
@@ -118,7 +118,7 @@ def noise_of_a_mean(name: str, way: Way, epsilon: float) -> float:
 
 
 def _mechanism(them: Data, asked: JobSpec) -> Any:
-    from app.admission.checks import check
+    from app.admission.job_rules import check
     from core.privacy.pricing import price
 
     planned = check(asked, them.facts())

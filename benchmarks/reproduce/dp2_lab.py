@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from app.admission.checks import check
+from app.admission.job_rules import check
 from benchmarks.reproduce.runs import Data, Kept, run
 from core.contracts.job_spec import JobSpec
 from core.privacy.pricing import price

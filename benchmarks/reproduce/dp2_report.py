@@ -10,7 +10,7 @@ from benchmarks.reproduce.dp2_lab import METRIC, PRIVATE, RATED, SIGMA, TUNING_E
 from benchmarks.reproduce.dp2_settings import LONG_EPOCHS, RATINGS_EPOCHS, SHORT_EPOCHS, SWEEP_EPOCHS
 from benchmarks.reproduce.dp2_text import HEAD, JUDGED_NOTE, PAPER_ACCURACY, PAPER_RATINGS, PRACTITIONER, VERDICT
 from benchmarks.reproduce.runs import REPORTS, machine, paired
-from core.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
+from core.privacy.price_requests import FilterChoice, PlanRequest, TrainingPlan
 from core.privacy.pricing import price
 
 Entries = list[tuple[str, Setting, dict[str, Any]]]

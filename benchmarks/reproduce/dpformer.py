@@ -25,8 +25,8 @@ from benchmarks.reproduce import runs
 from benchmarks.reproduce.dpformer_attention import looked_at
 from benchmarks.reproduce.dpformer_report import Made, write
 from core.contracts.dataset_spec import DatasetSpec
-from core.parts.stored import Sequences
-from worker.data.sequences import SequenceRecords
+from core.parts.stored_records import Sequences
+from worker.data.sequence_records import SequenceRecords
 
 sys.path.insert(0, str(runs.ROOT / "scripts"))
 from fetch_data import fetch_ratings

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reproduce.runs import Data
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 
 LONGEST = 10_000  # events of a user that are counted
 CORE = 5  # events that a user needs, among the kept items

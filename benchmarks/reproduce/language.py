@@ -26,7 +26,7 @@ from core.parts import model_folder
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import unclipped_engine
 from worker.metrics.scores import frequency_groups
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_model import HfTuning
 from worker.noise.gaussian import GaussianRelease
 
 KEPT = REPORTS / "language.json.gz"

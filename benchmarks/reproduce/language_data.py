@@ -13,9 +13,9 @@ import torch
 
 from benchmarks.reproduce.runs import ROOT, Data
 from core.parts import model_folder
-from core.parts.stored import StoredPart, Texts
-from worker.data.parts import records_of
-from worker.data.sequences import SequenceRecords
+from core.parts.stored_records import StoredPart, Texts
+from worker.data.loaded_parts import records_of
+from worker.data.sequence_records import SequenceRecords
 from worker.models.hf.tokens import Tokens
 
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -13,7 +13,7 @@ from benchmarks.reproduce.linear_scaling_runs import DELTA, SETTINGS, data, tria
 from core.contracts.hpo import LinearScaling, PrivateCount, Random, Space, Strategy
 from core.privacy.division import price_runs
 from core.privacy.gdp import mu_from_epsilon
-from core.privacy.plans import FilterChoice, StudyRequest, StudyRun, TrainingPlan
+from core.privacy.price_requests import FilterChoice, StudyRequest, StudyRun, TrainingPlan
 from core.privacy.prices import PricedRun
 from core.privacy.releases import NoisyCount
 

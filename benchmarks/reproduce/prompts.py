@@ -22,9 +22,9 @@ import numpy as np
 from benchmarks.reproduce.runs import REPORTS, ROOT, Data, machine, run
 from core.contracts.hf import HfModel
 from core.parts import model_folder
-from core.parts.stored import StoredPart, Texts
-from worker.data.parts import records_of
-from worker.models.hf.model import HfTuning
+from core.parts.stored_records import StoredPart, Texts
+from worker.data.loaded_parts import records_of
+from worker.models.hf.hf_model import HfTuning
 from worker.models.hf.tokens import Tokens
 
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.admission.checks import check
+from app.admission.job_rules import check
 from app.hpo.rates import Constants, PublicNumbers, Ruled, rate_of
 from app.hpo.tangents import tangent_length
 from benchmarks.reproduce import rate_data

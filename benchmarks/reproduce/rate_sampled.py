@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from app.admission.checks import check
+from app.admission.job_rules import check
 from app.hpo.rates import PublicNumbers, rate_of
 from benchmarks.reproduce.rate_data import data, length
 from benchmarks.reproduce.runs import REPORTS, Kept

@@ -24,8 +24,8 @@ from benchmarks.reproduce.runs import REPORTS, run
 from benchmarks.reproduce.tables import DELTA
 from benchmarks.reproduce.tables_answers import told
 from benchmarks.reproduce.tables_report import OPTIMIZER, Scores
-from core.privacy.answers import answer_logits, clip_ratios
 from core.privacy.score_histogram import CLASSES
+from core.privacy.two_class_answers import answer_logits, clip_ratios
 from worker.models.linear import Linear
 
 SETS = ("spam", "imdb", "reuters", "newsgroups")

@@ -31,7 +31,7 @@ from core.contracts.hpo import PrivateCount, Strategy
 from core.contracts.job_spec import JobSpec
 from core.privacy.division import price_runs
 from core.privacy.gdp import mu_from_epsilon
-from core.privacy.plans import FilterChoice
+from core.privacy.price_requests import FilterChoice
 from worker.models.linear import Linear
 
 DELTA, STEPS = 1e-5, 50

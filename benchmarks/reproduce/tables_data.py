@@ -22,8 +22,8 @@ from benchmarks.reproduce.rate_data import _table
 from benchmarks.reproduce.runs import Data
 from core.contracts.dataset_spec import ClassificationTask, RegressionTask
 from core.contracts.table import TableFeatures
-from core.parts.stored import StoredPart
-from core.parts.tables import expanded, standardised
+from core.parts.stored_records import StoredPart
+from core.parts.table_cells import expanded, standardised
 from worker.data.records import DenseRecords
 
 MOST = 20_000  # records of a table: a sample of larger ones

@@ -1,4 +1,5 @@
-"""How far private models of tables are below the same model without privacy, by μ n/d: the table of app.hpo.outlook.
+"""How far private models of tables are below the same model without privacy, by μ n/d: the table of
+app.hpo.accuracy_outlook.
 
     python -m benchmarks.reproduce.tables_outlook --run     # more ε than tables_report: two seeds, some minutes
     python -m benchmarks.reproduce.tables_outlook           # prints the table, and how well it tells tables it left out
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from app.hpo.outlook import RUNS, Kept, told
+from app.hpo.accuracy_outlook import RUNS, Kept, told
 from benchmarks.reproduce.runs import REPORTS
 from benchmarks.reproduce.tables import DELTA, EPSILONS
 from benchmarks.reproduce.tables_data import FITTED, UNTOUCHED, table

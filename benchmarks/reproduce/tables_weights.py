@@ -23,7 +23,7 @@ from benchmarks.reproduce.runs import REPORTS, run
 from benchmarks.reproduce.tables import auc
 from benchmarks.reproduce.tables_data import FITTED, UNTOUCHED, as_data, table
 from benchmarks.reproduce.tables_report import Scores, job
-from core.privacy.answers import answer_logits, clip_ratios
+from core.privacy.two_class_answers import answer_logits, clip_ratios
 from worker.models.linear import Linear
 
 EPSILONS, SEEDS = (1.0, 4.0), (0, 1)

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import FailFast, Field, StringConstraints, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from core.contracts import filters
+from core.contracts import filter_names
 from core.contracts.base import DeltaValue, Document, EpsilonValue, Unit, is_none
 from core.contracts.declared_ids import Ids
 from core.contracts.feature_settings import ColumnName, FeatureSettings, TypicalLength
-from core.contracts.filters import FilterName
+from core.contracts.filter_names import FilterName
 from core.contracts.governance import Governance
 from core.contracts.neighbourhoods import Fan, Tree
 from core.contracts.slots import DeclaredSlots
@@ -437,7 +437,7 @@ class DatasetPrivacy(Document):
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     cap: Cap | None = None
     filter: FilterName = "rdp"
-    plan: filters.Plan | None = Field(default=None, exclude_if=is_none)
+    plan: filter_names.Plan | None = Field(default=None, exclude_if=is_none)
     order: Annotated[float, Field(gt=1.0, le=1024.0)] | None = None
     typical_job: TypicalJob | None = None
     slots: DeclaredSlots | None = Field(default=None, exclude_if=is_none)
@@ -445,8 +445,8 @@ class DatasetPrivacy(Document):
     @model_validator(mode="before")
     @classmethod
     def _plan_chooses(cls, declared: Any) -> Any:
-        if isinstance(declared, dict) and declared.get("plan") in filters.PLANS:
-            return {"filter": filters.filter_of_plan(declared["plan"])} | declared
+        if isinstance(declared, dict) and declared.get("plan") in filter_names.PLANS:
+            return {"filter": filter_names.filter_of_plan(declared["plan"])} | declared
         return declared
 
     @model_validator(mode="after")
@@ -460,11 +460,13 @@ class DatasetPrivacy(Document):
             raise ValueError("a public data set has no cap: leave `cap` out, or declare the data private")
         if self.sensitivity == "public" and self.slots is not None:
             raise ValueError("a public data set has no slots, as its number of records is public: leave `slots` out")
-        if self.plan is not None and (self.sensitivity == "public" or self.filter != filters.filter_of_plan(self.plan)):
+        if self.plan is not None and (
+            self.sensitivity == "public" or self.filter != filter_names.filter_of_plan(self.plan)
+        ):
             raise ValueError("a `plan` chooses the filters of a private data set: leave `filter` out, or the plan")
-        has_order = self.plan is not None or filters.rule_of(self.filter).has_order
+        has_order = self.plan is not None or filter_names.rule_of(self.filter).has_order
         if not has_order and (self.order is not None or self.typical_job is not None):
-            ordered = " or ".join(f"`{name}`" for name in filters.FILTERS if filters.rule_of(name).has_order)
+            ordered = " or ".join(f"`{name}`" for name in filter_names.FILTERS if filter_names.rule_of(name).has_order)
             raise ValueError(f"`order` and `typical_job` are for the {ordered} filter only")
         if self.order is not None and self.typical_job is not None:
             raise ValueError("give `order` or `typical_job`, not both")

@@ -1,7 +1,7 @@
 """The kinds of job: what differs between them before any number is computed.
 
 A new kind needs its name and its rule here, then one case in each of four matches, which mypy names: what it releases
-(core.privacy.derive), its rules and its `Work` (app.admission.checks, app.admission.work), and its attempt
+(core.privacy.derive), its rules and its `Work` (app.admission.job_rules, app.admission.work), and its attempt
 (worker.attempt.child).
 """
 

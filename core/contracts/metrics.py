@@ -1,6 +1,6 @@
 """The metrics of an evaluation: each is the mean over records of a value between 0 and Δ; or AUC with its parts, from a
 histogram (core.privacy.score_histogram), or macro-F1 with its parts, from one of true and predicted classes
-(worker.metrics.confusion); or, of `r_squared`, a ratio of such means (worker.metrics.fit).
+(worker.metrics.confusion); or, of `r_squared`, a ratio of such means (worker.metrics.regression_fit).
 
 A new metric needs its name and its rule here, and a class that computes it (worker.metrics.build).
 """
@@ -34,7 +34,7 @@ AUC_PARTS = (
 )
 
 
-# Of each of two classes: how long a gradient is at a residual of 1, in units of C (core.privacy.answers).
+# Of each of two classes: how long a gradient is at a residual of 1, in units of C (core.privacy.two_class_answers).
 ClipRatio = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 ClipRatios = Annotated[tuple[ClipRatio, ...], Field(min_length=2, max_length=2)]
 

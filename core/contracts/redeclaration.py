@@ -30,7 +30,7 @@ from core.contracts.dataset_spec import (
     ScaleEnd,
 )
 from core.contracts.feature_settings import ColumnName
-from core.contracts.filters import Plan, may_move
+from core.contracts.filter_names import Plan, may_move
 from core.contracts.governance import Governance
 from core.contracts.slots import DeclaredSlots
 from core.contracts.table import CategoryColumn, RangeEnd, TableFeatures

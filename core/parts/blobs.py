@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from core.parts.ahead import Places, announce
 from core.parts.damage import DataDamagedError
+from core.parts.read_ahead import Places, announce
 from core.parts.sealed import CHUNK_BYTES, HEADER_BYTES, STORED_BYTES, Header, Sealed, require
 
 

@@ -1,6 +1,6 @@
 """Cells of one column, one by one: a number, a text, a class, or why it cannot be used. Without Arrow: the API has it.
 
-`code` of a coder is what a cell means, in every format; app.formats.cells applies it to whole columns.
+`code` of a coder is what a cell means, in every format; app.formats.cell_blocks applies it to whole columns.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.native import blake2b, records
+from core.native import blake2b, record_columns
 from core.parts.sealed import Named
 
 DIGEST_BYTES = 16
@@ -91,7 +91,7 @@ def number_contents(matrix: NDArray[Any], names: Sequence[str] | None, labels: L
     order = np.argsort(np.array(names), kind="stable") if names else np.arange(width)
     numbers = matrix if matrix.dtype in (np.float32, np.float64) else matrix.astype(np.float64)
     begin = b"n" + struct.pack("<Q", width)
-    return Messages(*records.contents(numbers, order, begin, labels.padded, labels.lengths))
+    return Messages(*record_columns.contents(numbers, order, begin, labels.padded, labels.lengths))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class MultisetHash:
         ends = np.arange(1, len(digests) + 1, dtype=np.int64) * DIGEST_BYTES
         elements = blake2b.keyed(content, ends, key=self._key, person=ELEMENT, size=ELEMENT_BYTES)
         self.count += len(digests)
-        self._sum = (self._sum + records.sum_512(elements)) % 2 ** (8 * ELEMENT_BYTES)
+        self._sum = (self._sum + record_columns.sum_512(elements)) % 2 ** (8 * ELEMENT_BYTES)
 
     def hmac(self) -> str:
         """The hash, in hex."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from core.contracts.dataset_spec import HashedText
 from core.contracts.extractor import Words
-from core.parts.stored import Csr
+from core.parts.stored_records import Csr
 
 
 def hashed(texts: list[str], features: HashedText | Words) -> Csr:

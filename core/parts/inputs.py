@@ -25,9 +25,9 @@ from core.contracts.neighbourhoods import Tree
 from core.contracts.table import TableFeatures
 from core.errors import InvalidRequest
 from core.parts.columns import UnusableCell, json_number, text_number
-from core.parts.ids import IdCoder
+from core.parts.id_rows import IdCoder
 from core.parts.nodes import tree_of
-from core.parts.tables import CellCoder, expanded
+from core.parts.table_cells import CellCoder, expanded
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_ITEMS = 10_000

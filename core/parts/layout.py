@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from core import merkle
 from core.parts.damage import DataDamagedError
 from core.parts.sealed import content_of
-from core.parts.stored import Csr, Features, Pairs, Sequences, StoredPart, Texts
+from core.parts.stored_records import Csr, Features, Pairs, Sequences, StoredPart, Texts
 
 Kind = Literal["dense", "sparse", "pairs", "sequences", "texts"]
 ARROW = b"ARROW1"

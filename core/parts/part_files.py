@@ -24,7 +24,7 @@ from core.parts.damage import DataDamagedError
 from core.parts.layout import ARROW, Layout, index_path
 from core.parts.part_reader import PartFile
 from core.parts.sealed import DataKey, Named, header_of, readable, require
-from core.parts.stored import Csr, Pairs, Sequences, StoredPart, Texts
+from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart, Texts
 
 
 def save_part(path: Path, part: StoredPart, key: DataKey | None = None) -> str:

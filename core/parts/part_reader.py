@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from core.parts.blobs import open_blob
 from core.parts.damage import DataDamagedError
 from core.parts.layout import Index, Layout, leaf_of
-from core.parts.pieces import joined
-from core.parts.stored import Csr, Features, Pairs, Sequences, SlotColumn, StoredPart, Texts
+from core.parts.part_pieces import joined
+from core.parts.stored_records import Csr, Features, Pairs, Sequences, SlotColumn, StoredPart, Texts
 
 LISTS = ("columns", "values", "items", "utf8")
 Columns = Mapping[str, NDArray[Any]]

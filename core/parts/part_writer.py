@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from core.disk import LOOK_BYTES, Room
 from core.parts.layout import CHUNK_BYTES, Index, Layout, index_path, leaf_of, row_of
-from core.parts.pieces import cut, joined
+from core.parts.part_pieces import cut, joined
 from core.parts.sealed import DataKey, create, finish
-from core.parts.stored import Csr, Pairs, Sequences, StoredPart, Texts
+from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart, Texts
 
 TYPES = {"<i8": pa.int64(), "<i4": pa.int32(), "<f8": pa.float64(), "<f4": pa.float32()}
 PENDING_BYTES = 2**20  # small additions are joined up to this size: a join costs a copy, and chunks are small

@@ -12,7 +12,8 @@ The data key is random and belongs to all files that are written together. It li
 the service (app.storage.seals): to replace that key, only wraps are written anew. There are two places, so that the new
 wrap is on disk before the old one goes.
 
-A job's saved state (`state`) has no wrap: its key is derived from the job's secret and salt (worker.noise.keys).
+A job's saved state (`state`) has no wrap: its key is derived from the job's secret and salt
+(worker.noise.attempt_keys).
 
 A file that arrives in pieces (`Pieces`) is encrypted by AES-256-CTR instead: its end may be anywhere, and its size is
 its content's. It is not authenticated; its hash is compared if its sender declared one.

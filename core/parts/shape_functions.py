@@ -1,8 +1,8 @@
 """What a linear model of a table has learned of each column: a number for each bin or category, as a table.
 
 The function of a column adds to the model's output: the second of two outputs less the first (answers rise with it, and
-undo the clipping: core.privacy.answers), a class's logit, or the target in its unit. Each is shown less its mean over
-the places, as the intercept could hold any constant. All of it follows from the weights: post-processing.
+undo the clipping: core.privacy.two_class_answers), a class's logit, or the target in its unit. Each is shown less its
+mean over the places, as the intercept could hold any constant. All of it follows from the weights: post-processing.
 """
 
 from __future__ import annotations

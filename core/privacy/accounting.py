@@ -9,7 +9,7 @@ from core.contracts.base import AccountantName, Epsilon, Unit
 from core.errors import InvalidRequest
 from core.privacy import accountants, events, gdp, pld, rdp
 from core.privacy.events import Event, Leaf
-from core.privacy.plans import CompareRequest, StudyRequest
+from core.privacy.price_requests import CompareRequest, StudyRequest
 from core.privacy.prices import BasicSum, Compared, Comparison
 
 

@@ -61,7 +61,8 @@ def noise_multiplier(
         σ in [0.1, 1e5], the noise's std over the sensitivity. Public: a function of the plan alone.
 
     Raises:
-        InvalidRequest: the target is not a positive number, `other_events` alone cost more, or no σ in the range meets it.
+        InvalidRequest: the target is not a positive number, `other_events` alone cost more, or no σ in the range meets
+        it.
     """
     return calibrate(target_epsilon, target_delta, sample_rate, steps, other_events).noise_multiplier
 

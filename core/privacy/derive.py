@@ -23,12 +23,12 @@ from core.contracts.job_spec import (
 from core.contracts.optimizers import Dp2Settings, Optimizer
 from core.contracts.sampling import Cyclic, Poisson
 from core.errors import InvalidRequest, PrivacyError
-from core.privacy.correlated import CorrelatedMechanism
+from core.privacy.correlated_price import CorrelatedMechanism
 from core.privacy.events import Truncation
 from core.privacy.mechanism import DelayedMechanism, MechanismConfig
-from core.privacy.plans import FilterChoice, PlanRequest, TrainingPlan
+from core.privacy.price_requests import FilterChoice, PlanRequest, TrainingPlan
 from core.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisyMean, NoisySum
-from core.privacy.statistics import StatisticsRelease
+from core.privacy.statistics_release import StatisticsRelease
 
 # Public data have no account: a job on them is priced too, but charged nothing (app.jobs.steering).
 ANY_FILTER = FilterChoice(kind="rdp", order=8.0)

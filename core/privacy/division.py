@@ -26,7 +26,7 @@ from core.privacy.accounting import epsilon_of
 from core.privacy.calibration import SIGMA_MAX, SIGMA_MIN, Calibration
 from core.privacy.events import Event, of_two_queries
 from core.privacy.filters import Filter
-from core.privacy.plans import StudyRequest, StudyRun
+from core.privacy.price_requests import StudyRequest, StudyRun
 from core.privacy.prices import PricedRun, Units
 from core.privacy.shares import mu_of_share, noise_multiplier, run_mechanism, units_of, units_per_mu2
 

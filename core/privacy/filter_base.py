@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from core.contracts.filters import FilterName, FilterRule, rule_of
+from core.contracts.filter_names import FilterName, FilterRule, rule_of
 from core.errors import InvalidRequest
 
 CAP = "/privacy/cap/epsilon"

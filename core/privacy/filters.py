@@ -21,7 +21,7 @@ from typing import ClassVar, assert_never
 
 from core.contracts.base import AccountName
 from core.contracts.dataset_spec import TypicalJob
-from core.contracts.filters import FILTERS, FilterName, is_filter
+from core.contracts.filter_names import FILTERS, FilterName, is_filter
 from core.errors import InvalidRequest, PrivacyError
 from core.privacy import calibration, events, gdp, rdp
 from core.privacy.events import Event, Leaf

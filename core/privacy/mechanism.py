@@ -24,7 +24,7 @@ from core.contracts.base import (
     is_none,
     is_one,
 )
-from core.privacy.correlated import CorrelatedMechanism
+from core.privacy.correlated_price import CorrelatedMechanism
 from core.privacy.events import (
     AccountEvents,
     Composed,
@@ -41,7 +41,7 @@ from core.privacy.releases import (
     NoisySum,
     Release,
 )
-from core.privacy.statistics import StatisticsRelease
+from core.privacy.statistics_release import StatisticsRelease
 
 # Progress and scores of a Poisson-sampled job are shown at least this many steps apart. A single step's time would
 # reveal its batch size, and amplification by sampling needs hidden batches.
@@ -157,8 +157,8 @@ class TrainingMechanism(GradientSums):
     charged as so many full batches. Groups are drawn independently for each place in the data, so the mechanism is a
     mixture, over the draws, of mechanisms with fixed groups; it is no easier to tell apart than the worst of these.
 
-    `noise`: a step's noise takes back a part of the last one's (core.privacy.correlated); None: it is independent. σ is
-    then what each participation is charged as, and σ_g the fresh noise's std over C.
+    `noise`: a step's noise takes back a part of the last one's (core.privacy.correlated_price); None: it is
+    independent. σ is then what each participation is charged as, and σ_g the fresh noise's std over C.
 
     A unit is one record, or one user with at most `records_per_unit` records. Each record is clipped to
     C / records_per_unit, so a unit contributes at most C to the sum. L counts units.

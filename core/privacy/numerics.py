@@ -22,7 +22,7 @@ from core.contracts.optimizers import DpZo, PublicSideSettings
 from core.contracts.sampling import Cyclic, Poisson
 from core.contracts.slots import PartSlots
 from core.contracts.table import TableFeatures
-from core.privacy.slots import rows_of_step
+from core.privacy.slot_numbers import rows_of_step
 
 PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
@@ -143,7 +143,7 @@ class NumericsReport(Document):
             "not_needed": the job adds integers alone, which no order or place changes.
         kernels: the instructions of the worker's compiled parts of a step; "python": it has none, which makes steps
             slower and changes no bit. None in attempts of earlier releases.
-        packages, code: see worker.attempt.release; None in attempts of earlier releases.
+        packages, code: see worker.attempt.code_release; None in attempts of earlier releases.
     """
 
     device: str

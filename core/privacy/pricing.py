@@ -20,7 +20,7 @@ from core.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from core.privacy.events import Event, of_two_queries
 from core.privacy.filters import Filter
 from core.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig
-from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.price_requests import FitRequest, PlanRequest
 from core.privacy.prices import Charge, Largest, Line, Price
 
 _HOPELESS = 10.0 * LARGEST_EPSILON  # above this RDP ε no grid is built: it would not fit in memory

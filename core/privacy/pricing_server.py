@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any, Generic
 
 from core.contracts.dataset_spec import TypicalJob
-from core.privacy import accounting, claims, filters, pricing, questions, study, sweep
-from core.privacy.plans import FilterChoice, OrderRequest, PlanRequest, TrainingPlan, WarmRequest
+from core.privacy import accounting, filters, foreign_claims, pricing, questions, study_price, sweep_price
+from core.privacy.price_requests import FilterChoice, OrderRequest, PlanRequest, TrainingPlan, WarmRequest
 from core.privacy.prices import ChosenOrder, Warmed
 from core.privacy.questions import Answer, Asked, Question
 
@@ -63,12 +63,12 @@ def warm(_request: WarmRequest) -> Warmed:
 _QUESTIONS: tuple[_Answered[Any, Any], ...] = (
     _Answered(questions.PRICE, pricing.price),
     _Answered(questions.LARGEST_THAT_FITS, pricing.largest_that_fits),
-    _Answered(questions.PRICE_STUDY, study.price),
-    _Answered(questions.LARGEST_STUDY_THAT_FITS, study.largest_that_fits),
-    _Answered(questions.FINAL_RUN, sweep.final_run),
+    _Answered(questions.PRICE_STUDY, study_price.price),
+    _Answered(questions.LARGEST_STUDY_THAT_FITS, study_price.largest_that_fits),
+    _Answered(questions.FINAL_RUN, sweep_price.final_run),
     _Answered(questions.COMPARE, accounting.compare),
     _Answered(questions.BASIC, accounting.basic),
     _Answered(questions.CHOOSE_ORDER, choose_order),
-    _Answered(questions.PRICE_CLAIM, claims.price),
+    _Answered(questions.PRICE_CLAIM, foreign_claims.price),
     _Answered(questions.WARM, warm),
 )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from core.contracts.base import Document
-from core.privacy.claims import ClaimPrice, ClaimRequest
-from core.privacy.plans import (
+from core.privacy.foreign_claims import ClaimPrice, ClaimRequest
+from core.privacy.price_requests import (
     CompareRequest,
     FinalRunRequest,
     FitRequest,

@@ -2,7 +2,7 @@
 
 A record's score is x, the second output less the first. Its cell is (true class, bin of x). The bins' edges are public
 and fixed: equal steps of x from −8 to 8, and two open ends; the middle one is x = 0, where the predicted class changes.
-Its predicted probability follows from x by public numbers (core.privacy.answers).
+Its predicted probability follows from x by public numbers (core.privacy.two_class_answers).
 
 What is released are not the 512 cells but, for each class, their weighted sums S = W h of a binary tree (Haar): the
 total, and at each of 8 levels the right half of a node less its left half. A record adds ±w to one sum of each level.
@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.contracts.metrics import CELLS, ClipRatios
-from core.privacy.answers import answer_logits
+from core.privacy.two_class_answers import answer_logits
 
 CLASSES = 2
 BINS = CELLS // CLASSES  # a power of two

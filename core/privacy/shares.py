@@ -19,7 +19,7 @@ from core.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from core.privacy.events import of_two_queries
 from core.privacy.filters import Filter
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.plans import StudyCommon
+from core.privacy.price_requests import StudyCommon
 from core.privacy.releases import NoisyCount, NoisySum
 
 # Covers float arithmetic from μ² to units: larger than the rounding up of a charge.

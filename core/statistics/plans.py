@@ -33,8 +33,19 @@ from core.contracts.queries import (
 from core.contracts.table import NumberColumn
 from core.statistics.answer import Answer
 from core.statistics.answers import LEAST_COUNT, NORMAL_95, answer, nonnegative, positive_semidefinite, withheld
-from core.statistics.columns import ONE, Axis, Cells, Column, Floats, Integers, Passes, Scale, UnknownColumn, column_of
-from core.statistics.columns import filter_of as filter_of_where
+from core.statistics.statistics_columns import (
+    ONE,
+    Axis,
+    Cells,
+    Column,
+    Floats,
+    Integers,
+    Passes,
+    Scale,
+    UnknownColumn,
+    column_of,
+)
+from core.statistics.statistics_columns import filter_of as filter_of_where
 from core.statistics.tree import error_of, leaves_of, tree_sums
 
 Mask = NDArray[np.bool_]

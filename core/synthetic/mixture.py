@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.statistics.columns import Floats
-from core.synthetic.tables import Codes, Tables
+from core.statistics.statistics_columns import Floats
+from core.synthetic.noisy_tables import Codes, Tables
 
 # Chosen on tables that no report is about (docs/decisions/0050).
 GROUPS, STEPS, RATE, FIRST_SPREAD, PULL = 64, 400, 0.1, 0.3, 10.0

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.statistics.columns import Axis, Floats
+from core.statistics.statistics_columns import Axis, Floats
 from core.synthetic.mixture import Mixture
-from core.synthetic.tables import Tables
+from core.synthetic.noisy_tables import Tables
 from core.synthetic.target import with_target
 from core.synthetic.utility import utility
 from core.synthetic.utility_file import UtilityFile

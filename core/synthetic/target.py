@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.statistics.columns import Floats
+from core.statistics.statistics_columns import Floats
 from core.synthetic.mixture import drawn
-from core.synthetic.tables import Codes, Tables
+from core.synthetic.noisy_tables import Codes, Tables
 
 STEPS, RATE, FRICTION = 200, 0.1, 0.9
 PULL = 0.3  # to f = 0, in stds of the noise

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.statistics.columns import Axis, Floats
-from core.synthetic.tables import Codes, Tables, tables_of
+from core.statistics.statistics_columns import Axis, Floats
+from core.synthetic.noisy_tables import Codes, Tables, tables_of
 from core.synthetic.utility_file import Cell, ColumnUtility, PairUtility, UtilityFile
 
 

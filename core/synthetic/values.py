@@ -10,8 +10,8 @@ from datetime import timedelta
 import numpy as np
 
 from core.contracts.table import EPOCH, CategoryColumn, DateColumn, NumberColumn
-from core.statistics.columns import Axis, Floats
-from core.synthetic.tables import Codes
+from core.statistics.statistics_columns import Axis, Floats
+from core.synthetic.noisy_tables import Codes
 
 DIGITS = 6  # of a number: as many as a float32 keeps
 

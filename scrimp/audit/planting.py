@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scrimp.audit.kinds import USER_RECORDS, Kind
+from scrimp.audit.audited_kinds import USER_RECORDS, Kind
 from scrimp.linear import bucket_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scrimp.audit.kinds import USER_RECORDS, Kind
+from scrimp.audit.audited_kinds import USER_RECORDS, Kind
 from scrimp.audit.planting import FILLERS
 from scrimp.behaviour import releases_with
 from scrimp.models import MetricPoint

@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scrimp.audit.claims import claim_of
-from scrimp.audit.kinds import SCORE_MU, Kind
-from scrimp.audit.planting import GROUPS, LOSS_BOUND, Planted, plant, plant_neighbours
-from scrimp.audit.released import NETWORK_TENSORS, charged_scores_mu, output_at, read_tensor, scores_of, uncharged
-from scrimp.audit.statistics import (
+from scrimp.audit.audit_statistics import (
     Agreement,
     Claim,
     Finding,
@@ -27,6 +23,10 @@ from scrimp.audit.statistics import (
     examine_guesses,
     quantile_thresholds,
 )
+from scrimp.audit.audited_kinds import SCORE_MU, Kind
+from scrimp.audit.claimed_curve import claim_of
+from scrimp.audit.planting import GROUPS, LOSS_BOUND, Planted, plant, plant_neighbours
+from scrimp.audit.released import NETWORK_TENSORS, charged_scores_mu, output_at, read_tensor, scores_of, uncharged
 from scrimp.client import Client
 from scrimp.errors import ScrimpError
 from scrimp.models import Job

@@ -1,6 +1,6 @@
 """The `scrimp` command: a thin client of the REST API, and the commands that start the service.
 
-Exit codes: scrimp.cli.session.EXIT_CODES, and docs/cli.md.
+Exit codes: scrimp.cli.command_session.EXIT_CODES, and docs/cli.md.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ import typer
 
 from scrimp.cli import (
     attack,
-    audit,
-    audit_bundle,
-    blocks,
-    budgets,
+    audit_commands,
+    block_commands,
+    budget_commands,
+    bundle_commands,
     catalogue,
-    certificate_page,
-    certificates,
-    charges,
+    certificate_commands,
+    charge_commands,
     completion,
-    datasets,
-    egress,
+    dataset_commands,
+    egress_commands,
     export,
     grants,
     graphs,
-    jobs,
-    keys,
+    job_commands,
+    key_commands,
     ledger,
-    predict,
+    page_commands,
+    predict_command,
     privacy_audit,
-    query,
-    report,
+    query_command,
+    report_command,
     root,
     serving,
-    webhooks,
-    witness,
+    webhook_commands,
+    witness_commands,
 )
-from scrimp.cli.session import command
+from scrimp.cli.command_session import command
 
 app = typer.Typer(
     name="scrimp",
@@ -48,41 +48,47 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 serving.register(app)
-app.add_typer(datasets.app, name="datasets", help="Register and show data sets.")
-app.add_typer(blocks.app, name="blocks", help="What a data set grows by, each with a budget of its own.")
-command(app, "train")(jobs.train)
-command(app, "quote")(jobs.quote)
-jobs.register_trials(app)
-command(app, "predict")(predict.predict)
-command(app, "query")(query.query)
+app.add_typer(dataset_commands.app, name="datasets", help="Register and show data sets.")
+app.add_typer(block_commands.app, name="blocks", help="What a data set grows by, each with a budget of its own.")
+command(app, "train")(job_commands.train)
+command(app, "quote")(job_commands.quote)
+job_commands.register_trials(app)
+command(app, "predict")(predict_command.predict)
+command(app, "query")(query_command.query)
 catalogue.register(app)
-command(jobs.app, "export")(export.export)
-app.add_typer(jobs.app, name="jobs", help="Submit, watch and fetch training jobs.")
+command(job_commands.app, "export")(export.export)
+app.add_typer(job_commands.app, name="jobs", help="Submit, watch and fetch training jobs.")
 app.add_typer(
     ledger.app, name="ledger", help="What has been spent of a data set's budget, by which key and for which job."
 )
-app.add_typer(certificates.app, name="certificates", help="The signed privacy certificates of finished jobs.")
-command(app, "signing-key")(certificates.signing_key)
-command(certificates.app, "page")(certificate_page.page)
+app.add_typer(certificate_commands.app, name="certificates", help="The signed privacy certificates of finished jobs.")
+command(app, "signing-key")(certificate_commands.signing_key)
+command(certificate_commands.app, "page")(page_commands.page)
 app.add_typer(graphs.app, name="graphs", help="Models of your own, uploaded for your jobs.")
-app.add_typer(webhooks.app, name="webhooks", help="Messages about jobs to an address of your own.")
-app.add_typer(keys.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
-keys.app.add_typer(root.app, name="root", help="The offline root that signs which signing keys certificates may have.")
+app.add_typer(webhook_commands.app, name="webhooks", help="Messages about jobs to an address of your own.")
+app.add_typer(key_commands.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
+key_commands.app.add_typer(
+    root.app, name="root", help="The offline root that signs which signing keys certificates may have."
+)
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
-app.add_typer(budgets.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")
-command(app, "egress")(egress.egress)
-command(app, "report")(report.report)
-command(app, "verify-egress")(egress.verify_egress)
-command(app, "dpia")(egress.dpia)
-command(app, "threat-model")(egress.threat_model)
+app.add_typer(budget_commands.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")
+command(app, "egress")(egress_commands.egress)
+command(app, "report")(report_command.report)
+command(app, "verify-egress")(egress_commands.verify_egress)
+command(app, "dpia")(egress_commands.dpia)
+command(app, "threat-model")(egress_commands.threat_model)
 command(app, "attack-report")(attack.attack_report)
-app.add_typer(egress.app, name="approvals", help="What two persons must agree to: larger caps, egresses.")
-app.add_typer(charges.app, name="charges", help="Budget for what other systems compute from the same records.")
-app.add_typer(witness.app, name="witness", help="An append-only witness of ledgers' checkpoints, for another machine.")
+app.add_typer(egress_commands.app, name="approvals", help="What two persons must agree to: larger caps, egresses.")
+app.add_typer(charge_commands.app, name="charges", help="Budget for what other systems compute from the same records.")
+app.add_typer(
+    witness_commands.app, name="witness", help="An append-only witness of ledgers' checkpoints, for another machine."
+)
 completion.register(app)
-command(app, "audit-bundle")(audit_bundle.audit_bundle)
-command(audit.app, "privacy")(privacy_audit.privacy)
-app.add_typer(audit.app, name="audit", help="Who did what (admins only); and tests of the certificates' claims.")
+command(app, "audit-bundle")(bundle_commands.audit_bundle)
+command(audit_commands.app, "privacy")(privacy_audit.privacy)
+app.add_typer(
+    audit_commands.app, name="audit", help="Who did what (admins only); and tests of the certificates' claims."
+)
 
 
 def main() -> None:

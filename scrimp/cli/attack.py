@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from scrimp.cli.session import FAILED, Session
+from scrimp.cli.command_session import FAILED, Session
 from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKeys, Root, Witnesses, trust_of
 from scrimp.errors import ScrimpError, Undecided
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from scrimp.cli import show, tables
-from scrimp.cli.session import Session, command, plain
+from scrimp.cli import command_tables, show
+from scrimp.cli.command_session import Session, command, plain
 from scrimp.errors import ScrimpError
 from scrimp.models import Kind, Optimizer, Safeguard, Worker
 from scrimp.rows import Pages
@@ -38,14 +38,15 @@ def register(root: typer.Typer) -> None:
     for name, (key, text) in LISTS.items():
         _register_list(root, name, key, text)
 
-    tables.register(
+    command_tables.register(
         root,
-        tables.Call(
+        command_tables.Call(
             "safeguards", "safeguards", "List what protects the service, as its own settings say it.", SAFEGUARDS
         ),
     )
-    tables.register(
-        root, tables.Call("workers", "workers", "List the workers of the last day, and what each runs.", WORKERS)
+    command_tables.register(
+        root,
+        command_tables.Call("workers", "workers", "List the workers of the last day, and what each runs.", WORKERS),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scrimp.cli.session import Session, written
+from scrimp.cli.command_session import Session, written
 from scrimp.loading import CARD, load_model
 
 

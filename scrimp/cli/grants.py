@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scrimp.cli import show
-from scrimp.cli.tables import DATASET, KEY, Call, Parameter, option, register
+from scrimp.cli.command_tables import DATASET, KEY, Call, Parameter, option, register
 from scrimp.models import Grant, GrantTerms
 
 app = typer.Typer(no_args_is_help=True)

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from scrimp.cli.command_session import Session, command
+from scrimp.cli.command_tables import Call, Parameter, register
 from scrimp.cli.large import uploading
-from scrimp.cli.session import Session, command
-from scrimp.cli.tables import Call, Parameter, register
 from scrimp.models import Graph
 
 app = typer.Typer(no_args_is_help=True)

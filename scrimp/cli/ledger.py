@@ -12,8 +12,8 @@ import typer
 from rich.text import Text
 
 from scrimp.cli import show
-from scrimp.cli.session import FAILED, Session, command, plain, read_json
-from scrimp.cli.tables import DATASET, JOB, SPEC, Call, register
+from scrimp.cli.command_session import FAILED, Session, command, plain, read_json
+from scrimp.cli.command_tables import DATASET, JOB, SPEC, Call, register
 from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, Root, Witnesses, trust_of
 from scrimp.errors import ScrimpError, Undecided
 from scrimp.key_history import Doubted

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from scrimp.cli import show
-from scrimp.cli.session import FAILED, Session
+from scrimp.cli.command_session import FAILED, Session
 
 CANARIES = 8000
 FALSE_ALARM = 1e-3
@@ -29,8 +29,8 @@ def privacy(
     report: Annotated[Path | None, typer.Option(help="Also write a Markdown report to this file.")] = None,
 ) -> None:
     """Plant canaries in its own data sets, train on them, and test the certificates. Exit code 1 on a violation."""
-    from scrimp.audit import report as said
-    from scrimp.audit.kinds import chosen
+    from scrimp.audit import audit_report as said
+    from scrimp.audit.audited_kinds import chosen
     from scrimp.audit.run import Audit
 
     try:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scrimp.cli.keys import app as keys
-from scrimp.cli.keys import moment
-from scrimp.cli.session import Session, command, read_json
+from scrimp.cli.command_session import Session, command, read_json
+from scrimp.cli.key_commands import app as keys
+from scrimp.cli.key_commands import moment
 from scrimp.cli.trust import trusted_key
-from scrimp.cli.witness import require_cryptography
+from scrimp.cli.witness_commands import require_cryptography
 from scrimp.errors import ScrimpError
 from scrimp.key_history import EMPTY, History, opened, sealed, text_of
 from scrimp.transparency import NotProven

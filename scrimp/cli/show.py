@@ -213,7 +213,8 @@ def verification(console: Console, service_result: Verification, recomputed: Rec
         check(console, service_result.valid, f"{when}{head}", service_result.problem)
         if service_result.went_on_after:
             console.print(
-                f"  it went on after entry {service_result.went_on_after}, verified in full at {service_result.in_full_at}"
+                f"  it went on after entry {service_result.went_on_after}, verified in full at "
+                f"{service_result.in_full_at}"
             )
         if service_result.stale:
             console.print("  entries were added since: --again asks for a new check")

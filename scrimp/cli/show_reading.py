@@ -123,4 +123,7 @@ def warnings(console: Console, messages: Iterable[str]) -> None:
 def _read(read_settings: Read) -> str:
     units = "" if read_settings.units == read_settings.records else f", {read_settings.units:,} protected units"
     parts = f"{read_settings.train:,} to train on, {read_settings.holdout:,} held out"
-    return f"{read_settings.records:,} records{units}; {read_settings.dropped:,} dropped; in truth {parts} (shown to you alone)"
+    return (
+        f"{read_settings.records:,} records{units}; {read_settings.dropped:,} dropped; in truth {parts} "
+        "(shown to you alone)"
+    )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scrimp.cli.session import read_json
+from scrimp.cli.command_session import read_json
 from scrimp.dated import Inclusion
 from scrimp.key_history import Trust, opened
 from scrimp.transparency import COSIGNATURE, Key, Note, NotProven

@@ -9,13 +9,13 @@ from typing import NoReturn
 import numpy as np
 
 from core.contracts.slots import PartSlots
-from core.privacy.slots import default_slots, rows_of_step
+from core.privacy.slot_numbers import default_slots, rows_of_step
 from scrimp.engine.errors import MisusedError
-from scrimp.engine.records import FieldRecords, Fields
-from worker.data.slots import Slotted
-from worker.noise.keys import Purpose, derive_key
-from worker.noise.order import RandomOrder
-from worker.noise.sampling import PoissonSampler
+from scrimp.engine.own_records import FieldRecords, Fields
+from worker.data.secret_slots import Slotted
+from worker.noise.attempt_keys import Purpose, derive_key
+from worker.noise.batch_sampling import PoissonSampler
+from worker.noise.secret_places import RandomOrder
 
 KEY_ID = "engine"
 

@@ -26,7 +26,7 @@ from core.privacy.numerics import (
     sensitivity_slack,
 )
 from scrimp.engine.errors import MisusedError
-from scrimp.engine.records import FieldRecords, Fields, public_examples, records_of
+from scrimp.engine.own_records import FieldRecords, Fields, public_examples, records_of
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import SMALLEST_NORM
 from worker.clipping.examined import ROWS, UnfitLayerError

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from scrimp.engine.draws import Draws, Keys, OneOwner, Places
 from scrimp.engine.errors import MisusedError
 from scrimp.engine.model import LoopSettings, Loss, Sums, Tried, tried
-from scrimp.engine.records import FieldRecords, records_of
+from scrimp.engine.own_records import FieldRecords, records_of
 from scrimp.engine.report import Charge, Report, report_of
 from worker.noise.gaussian import GaussianRelease
 from worker.training.steps import Means, Query, noised

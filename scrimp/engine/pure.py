@@ -14,11 +14,11 @@ from core.privacy.events import Event, composed, noisy_sums
 from scrimp.engine.draws import Keys
 from scrimp.engine.errors import MisusedError
 from scrimp.engine.model import LoopSettings, Loss, Sums, trained, tried
-from scrimp.engine.records import records_of
-from worker.data.slots import Slotted
+from scrimp.engine.own_records import records_of
+from worker.data.secret_slots import Slotted
 from worker.models.dropout import without_dropout
 from worker.noise.gaussian import GaussianRelease, NoisedGradient
-from worker.noise.order import RandomOrder
+from worker.noise.secret_places import RandomOrder
 
 
 @dataclass(frozen=True)

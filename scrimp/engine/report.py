@@ -10,7 +10,7 @@ import torch
 
 from core.contracts.base import Epsilon
 from core.privacy.events import Event
-from core.privacy.slots import TAIL_BITS
+from core.privacy.slot_numbers import TAIL_BITS
 from scrimp.engine.draws import Places
 from scrimp.engine.model import TYPES, Tried
 from scrimp.engine.pure import account, event_of

@@ -24,7 +24,7 @@ from scrimp.engine.draws import Draws, Keys, Places
 from scrimp.engine.errors import MisusedError
 from scrimp.engine.model import LoopSettings, Loss, Sums, Tried, trained, tried
 from scrimp.engine.own_loop import require_no_engine
-from scrimp.engine.records import FieldRecords, records_of
+from scrimp.engine.own_records import FieldRecords, records_of
 from scrimp.engine.report import Charge, Report, report_of
 from worker.data.placed import device_of
 from worker.models.base import Parameters

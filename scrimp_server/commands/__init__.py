@@ -6,11 +6,19 @@ from collections.abc import Callable
 
 import typer
 
-from scrimp_server.commands import bench, doctor, replay, restore, secrets, service, upgrade
+from scrimp_server.commands import (
+    bench,
+    doctor_command,
+    replay_command,
+    restore_command,
+    secrets_command,
+    service,
+    upgrade,
+)
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(service.serve, service.prepare, service.api, service.relay, service.worker, doctor.doctor),
-    *(upgrade.backup, upgrade.upgrade, restore.restore, replay.replay, bench.bench_extractors),
+    *(service.serve, service.prepare, service.api, service.relay, service.worker, doctor_command.doctor),
+    *(upgrade.backup, upgrade.upgrade, restore_command.restore, replay_command.replay, bench.bench_extractors),
 )
 
 
@@ -19,4 +27,4 @@ def register(app: typer.Typer) -> None:
     `bench-extractors` and `secrets`."""
     for command in COMMANDS:
         app.command()(command)
-    app.add_typer(secrets.app, name="secrets", help="The service's own secrets, for its operator.")
+    app.add_typer(secrets_command.app, name="secrets", help="The service's own secrets, for its operator.")

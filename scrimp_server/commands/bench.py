@@ -32,12 +32,12 @@ def bench_extractors(
     settings = settings_of(home)
     from pydantic import ValidationError
 
-    from app.db.engine import Database
+    from app.db.database import Database
     from core.contracts.extractor import ImageInput
     from core.errors import ServiceError
     from core.parts.damage import DataDamagedError
     from scrimp_server import extractor_bench
-    from worker.extractors.files import ExtractorMissingError
+    from worker.extractors.extractor_files import ExtractorMissingError
 
     errors = (extractor_bench.BenchRefusedError, ExtractorMissingError, ServiceError, ValidationError)
     with refused("bench-extractors", *errors), closing(Database.of(settings)) as db:

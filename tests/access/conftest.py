@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from tests import servers
 from tests.access.world import World
 from tests.dashboard.conftest import make_home

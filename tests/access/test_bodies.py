@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from app.sandbox.processes import give_memory_back, use_few_arenas
 from app.settings import Settings
 from app.web import places, problems
-from app.web.limits import SMALL_BODY_BYTES, read_document
+from app.web.body_limits import SMALL_BODY_BYTES, read_document
 from app.web.places import BodyPlaces
 from app.web.ratelimit import RequestLimits
 from core.errors import TooManyRequests

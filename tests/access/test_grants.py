@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.db.models import ApiKey, Worker
-from app.jobs import stream
+from app.jobs import event_stream
 from app.keys import service as keys
 from core.ids import now
 from tests.access.world import World
@@ -245,14 +245,14 @@ def reading(
 ) -> Iterator[tuple[threading.Thread, list[str]]]:
     """A reader of a job's stream in a thread of its own, once it has got the first event."""
     lines: list[str] = []
-    read_events, got = stream._read, threading.Event()
+    read_events, got = event_stream._read, threading.Event()
 
     def noted(*asked: Any) -> Any:
         events = read_events(*asked)
         got.set()
         return events
 
-    monkeypatch.setattr(stream, "_read", noted)
+    monkeypatch.setattr(event_stream, "_read", noted)
     headers = {"Authorization": f"Bearer {world.tokens[who]}", "Accept": "text/event-stream"}
 
     def read() -> None:
@@ -287,7 +287,7 @@ def end_by_rotation(world: World) -> None:
 
 @pytest.mark.parametrize("end", [end_of_grant, end_by_revocation, end_by_expiry, end_by_rotation])
 def test_a_stream_ends_with_the_right_to_read_it(world: World, monkeypatch: pytest.MonkeyPatch, end: Any) -> None:
-    monkeypatch.setattr(stream, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
     job = world.queued_job(world.mine, "owner")
     with reading(world, "trainer", job, monkeypatch) as (_reader, lines):
         end(world)

@@ -14,7 +14,7 @@ from sqlalchemy import delete, select
 from starlette.types import Message
 
 from app.db.models import Job, Outbox
-from app.jobs.stream import EventHub, EventStream, follow
+from app.jobs.event_stream import EventHub, EventStream, follow
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from app.main import create_app

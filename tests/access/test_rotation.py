@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from app.datasets import hashes, parsed
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, AuditEntry, Dataset, DatasetContent, Job, Webhook
 from app.keys import service as keys
 from app.ledger.signer import public_key

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Job
 from app.grants import service as grants
 from app.grants.service import Access

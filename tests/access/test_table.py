@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi import APIRouter
 
-from app.web.operations import Operation, Page
+from app.web.route_operation import Operation, Page
 from tests.access.world import DEAD, LEVELS, ROLES, Target, World
 from tests.by_night import but
 from tests.declared import declarations

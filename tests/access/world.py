@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Grant, Prediction, SubAccount, SubAccountKey
 from app.keys import service as keys
 from app.keys.service import Caller

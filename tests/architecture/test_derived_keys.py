@@ -25,7 +25,7 @@ from app.keys import sessions
 from app.settings import Settings
 from app.storage import seals
 from core.native import blake2b
-from core.parts import digests, sealed, units
+from core.parts import digests, sealed, unit_digests
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("app", "core", "worker", "scrimp", "scrimp_server")
@@ -91,11 +91,13 @@ DERIVED: dict[str, list[Made]] = {
     "core/parts/digests.py records_hmac": [lambda secret: digests.records_hmac([WORDS], secret)],
     "core/parts/digests.py keyed_sha256": [lambda secret: digests.keyed_sha256("ab" * 32, digests.Keys(THIRD, secret))],
     "core/parts/digests.py file_hmac": [lambda secret: digests.file_hmac(File(), digests.Keys(THIRD, secret))],
-    "core/parts/units.py of_users": [lambda secret: units.of_users(["u"], digests.Keys(THIRD, secret)).tobytes()],
+    "core/parts/unit_digests.py of_users": [
+        lambda secret: unit_digests.of_users(["u"], digests.Keys(THIRD, secret)).tobytes()
+    ],
     "app/formats/users.py sides": [lambda secret: users.sides(["u"], digests.Keys(secret, THIRD)).tobytes()],
     "app/keys/service.py digest": [lambda secret: keys.digest(secret, "token")],
     **{place: [] for place in FROM_THE_ENVIRONMENT},  # see `made_of`
-    "worker/noise/keys.py derive_key": [],  # tests/worker/test_keys.py
+    "worker/noise/attempt_keys.py derive_key": [],  # tests/worker/test_keys.py
 }
 
 

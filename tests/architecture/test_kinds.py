@@ -14,7 +14,7 @@ from core.contracts.kinds import KINDS, kinds_with, rule_of
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = ROOT / "app/dashboard/templates"
 # What a kind releases, its rules, and its attempt: a match to the end, which mypy checks.
-MATCHES = {"core/contracts/kinds.py", "core/privacy/derive.py", "app/admission/checks.py", "worker/attempt/child.py"}
+MATCHES = {"core/contracts/kinds.py", "core/privacy/derive.py", "app/admission/job_rules.py", "worker/attempt/child.py"}
 
 STORED = {  # bytes that stay readable for ever
     "core/privacy/mechanism.py": "a stored mechanism has the member, or not",

@@ -16,7 +16,7 @@ import pytest
 from tests.architecture.test_private_sizes import FOLDERS, ROOT, asks_for_a_size, taints
 
 MODULES = (
-    "worker/data/slots.py",
+    "worker/data/secret_slots.py",
     "worker/data/passes.py",
     "worker/data/placed.py",
     "worker/training/batches.py",
@@ -36,8 +36,8 @@ MAKERS |= {"narrow", "split", "tensor_split", "chunk", "islice", "resize_"}
 
 # Where a counted number cuts or sizes something all the same, and why no pass follows from it.
 ALLOWED = {
-    "worker/data/slots.py: __getitem__": "which rows are occupied: a slice has as many rows as it was asked for",
-    "worker/data/slots.py: injected": "likewise: the rows are public",
+    "worker/data/secret_slots.py: __getitem__": "which rows are occupied: a slice has as many rows as it was asked for",
+    "worker/data/secret_slots.py: injected": "likewise: the rows are public",
     "worker/data/passes.py: passes": "of public records: all of them in their order",
     "worker/data/passes.py: passes_of": "rows, empty ones included",
     "worker/data/passes.py: padded": "likewise",
@@ -49,11 +49,11 @@ ALLOWED = {
     "worker/metrics/scores.py: _private_sums": "groups of classes, and the rows of a pass",
     "worker/metrics/confusion.py: confusion_scores": "the number of classes",
     "worker/metrics/scores.py: _sums_by_rank": "groups of tokens",
-    "worker/statistics/columns.py: fill": "what it holds and reads is together one row for each slot",
+    "worker/statistics/slot_columns.py: fill": "what it holds and reads is together one row for each slot",
     "worker/clipping/residuals.py: clipped_residuals": "the rows of a pass",
-    "worker/clipping/matrix_factorization.py: _divided_inputs": "likewise",
-    "worker/clipping/linear.py: numbers": "likewise",
-    "worker/clipping/linear.py: trace": "likewise",
+    "worker/clipping/rating_clipping.py: _divided_inputs": "likewise",
+    "worker/clipping/linear_clipping.py: numbers": "likewise",
+    "worker/clipping/linear_clipping.py: trace": "likewise",
     "worker/clipping/rules.py: _convolution": "likewise",
     "worker/clipping/rules.py: _standardized_conv2d": "likewise",
     "worker/clipping/terms.py: dense_onto": "likewise",
@@ -74,7 +74,7 @@ PACKED = {
     "worker/metrics/scores.py: _of_each": "of public records",
     "worker/clipping/engine.py: traced": "of random records",
     "worker/models/base.py: forward": "of public records, or of one's own",
-    "worker/models/hf/model.py: token_scores": "likewise",
+    "worker/models/hf/hf_model.py: token_scores": "likewise",
     "worker/models/next_item.py: next_scores": "likewise",
 }
 

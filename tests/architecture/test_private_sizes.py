@@ -24,21 +24,22 @@ CHOOSERS = {"min", "max"}
 
 # Where a size of private data is compared all the same, and why nothing follows from it.
 ALLOWED = {
-    "worker/data/parts.py: check": "stored parts against their own columns: a broken file ends the attempt",
-    "worker/data/parts.py: _declared": "likewise",
-    "worker/data/parts.py: _within": "likewise",
-    "worker/data/parts.py: _slots_of": "likewise",
+    "worker/data/loaded_parts.py: check": "stored parts against their own columns: a broken file ends the attempt",
+    "worker/data/loaded_parts.py: _declared": "likewise",
+    "worker/data/loaded_parts.py: _within": "likewise",
+    "worker/data/loaded_parts.py: _slots_of": "likewise",
     "worker/data/records.py: even": "likewise",
-    "worker/data/units.py: __init__": "a user with more records than were charged for ends the attempt",
+    "worker/data/record_units.py: __init__": "a user with more records than were charged for ends the attempt",
     "worker/data/passes.py: taken": "no record at all: what is read for empty rows is masked either way",
     "worker/data/passes.py: gathered_array": "likewise",
-    "worker/data/slots.py: injected": "more drawn records than rows: as the price says, a uniform part of them stays",
+    "worker/data/secret_slots.py: injected": "more drawn records than rows: as the price says, a "
+    "uniform part of them stays",
     "worker/training/batches.py: _in_rows": "likewise",
     "worker/training/batches.py: _injection": "how a part is stored follows from declared sizes",
-    "worker/data/sequences.py: padded": "no item at all: what is picked is masked either way",
+    "worker/data/sequence_records.py: padded": "no item at all: what is picked is masked either way",
     "worker/training/batches.py: __init__": "more records than a data set may have end the attempt",
     "worker/training/batches.py: whole": "likewise",
-    "worker/data/slots.py: joined_slots": "likewise",
+    "worker/data/secret_slots.py: joined_slots": "likewise",
     "worker/models/hf/tokens.py: answered": "of one record alone: what is read of it is its own",
     "worker/models/hf/tokens.py: _ended": "likewise",
     "worker/models/hf/tokens.py: followed": "likewise",
@@ -52,11 +53,12 @@ ALLOWED = {
     "worker/metrics/scores.py: public_scores": "of public records",
     "worker/metrics/scores.py: _of_tokens": "of public records",
     "worker/metrics/scores.py: public_training_loss": "of public records",
-    "worker/statistics/release.py: private_sums": "more records than a data set may have end the attempt",
-    "worker/statistics/release.py: cells": "no record at all: what is read for empty rows is masked either way",
-    "worker/statistics/columns.py: fill": "likewise",
-    "worker/statistics/columns.py: check_users": "a user with more records than the noise covers ends the attempt",
-    "worker/statistics/release.py: release": "a sum beyond its public bound, which no records reach, ends the attempt",
+    "worker/statistics/sums_release.py: private_sums": "more records than a data set may have end the attempt",
+    "worker/statistics/sums_release.py: cells": "no record at all: what is read for empty rows is masked either way",
+    "worker/statistics/slot_columns.py: fill": "likewise",
+    "worker/statistics/slot_columns.py: check_users": "a user with more records than the noise covers ends the attempt",
+    "worker/statistics/sums_release.py: release": "a sum beyond its public bound, which no records "
+    "reach, ends the attempt",
 }
 
 # Sizes of models, of passes of P rows, of lists of layers, parts and declared columns.
@@ -98,18 +100,18 @@ PUBLIC = {
     "worker/models/graph_module.py: _layer",
     "worker/models/graph_module.py: _is_apart",
     "worker/models/hf/images.py: _numbers",
-    "worker/models/hf/loading.py: remembers",
-    "worker/models/hf/norms.py: plain_norms",
-    "worker/models/hf/model.py: outputs",
+    "worker/models/hf/hf_loading.py: remembers",
+    "worker/models/hf/root_mean_square.py: plain_norms",
+    "worker/models/hf/hf_model.py: outputs",
     "worker/models/item_loss.py: _scores",
     "worker/models/item_loss.py: forward",
     "worker/models/recommenders.py: forward",
     "worker/statistics/build.py: _in_this_folder",
     "worker/statistics/build.py: statistics_of",
-    "worker/training/replay.py: _check_fresh",
-    "worker/training/replay.py: _check_segments",
-    "worker/models/usage.py: _record",
-    "worker/statistics/rows.py: _array",  # of rows that follow from released numbers
+    "worker/training/write_ahead.py: _check_fresh",
+    "worker/training/write_ahead.py: _check_segments",
+    "worker/models/snippet.py: _record",
+    "worker/statistics/synthetic_files.py: _array",  # of rows that follow from released numbers
 }
 
 

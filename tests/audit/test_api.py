@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.audit.chain import seal
-from app.db.engine import Database
+from app.audit.audit_chain import seal
+from app.db.database import Database
 from app.db.models import ApiKey, AuditEntry
 from app.identity.provider import Provider
 from app.lifecycle.relay import Relay
@@ -357,7 +357,7 @@ def plain(path: str, body: Any = None, method: str = "POST", headers: dict[str, 
     return call
 
 
-# How the routes of the API are called that leave something, by what they declare (app.web.operations).
+# How the routes of the API are called that leave something, by what they declare (app.web.route_operation).
 CALLS: dict[tuple[str, str], Call] = {
     ("POST", "/v1/uploads"): plain("/v1/uploads", {"size": 1}),
     ("DELETE", "/v1/uploads/{upload_id}"): plain("/v1/uploads/{upload}", method="DELETE"),

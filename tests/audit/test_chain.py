@@ -12,10 +12,10 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
-from app.audit import chain
-from app.audit.chain import AuditVerification, seal, verify
+from app.audit import audit_chain
+from app.audit.audit_chain import AuditVerification, seal, verify
 from app.audit.record import CURRENT, Origin, record
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry, AuditHead
 from scrimp.models import AuditEntry as ShownEntry
 from scrimp.verify import recompute_audit
@@ -67,16 +67,16 @@ def test_an_act_that_fails_leaves_no_entry(db: Database) -> None:
 def test_entries_are_sealed_in_order_and_recomputed_by_their_reader(
     db: Database, origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain, "BATCH", 3)
+    monkeypatch.setattr(audit_chain, "BATCH", 3)
     act(db, 7)
     before = check(db)
-    assert before.valid and (before.entries, before.head, before.unsealed) == (0, chain.GENESIS, 7)
+    assert before.valid and (before.entries, before.head, before.unsealed) == (0, audit_chain.GENESIS, 7)
     assert [seal(db) for _ in range(4)] == [3, 3, 1, 0]
     found = check(db)
     assert (found.valid, found.entries, found.unsealed) == (True, 7, 0)
     with db.read() as session:
         shown = [
-            ShownEntry.model_validate(chain.content(entry) | {"hash": entry.hash})
+            ShownEntry.model_validate(audit_chain.content(entry) | {"hash": entry.hash})
             for entry in session.scalars(select(AuditEntry).order_by(AuditEntry.seq))
         ]
     assert recompute_audit(shown).head == found.head

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import DatabaseError
 
-from app.db import engine
-from app.db.engine import Database
+from app.db import database
+from app.db.database import Database
 from app.db.models import ApiKey, Job
 from app.jobs import steering
 from app.keys.service import Caller
@@ -23,7 +23,7 @@ from app.pricing import service as pricing
 from app.pricing.service import PricingService
 from app.settings import Settings
 from core.ids import now
-from core.privacy.plans import OrderRequest
+from core.privacy.price_requests import OrderRequest
 from tests.conftest import Api
 from tests.e2e.conftest import until
 from tests.factories import NO_HEADS, add_key
@@ -152,7 +152,7 @@ def test_names_hold_no_nul(api: Api) -> None:
 def test_a_connection_that_was_cut_while_it_was_idle_is_not_handed_out(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "PING_AFTER_S", 0.0)
+    monkeypatch.setattr(database, "PING_AFTER_S", 0.0)
     others = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
         " AND pid <> pg_backend_pid()"

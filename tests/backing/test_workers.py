@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Worker
 from app.lifecycle.queue.presence import Presence
 from core.contracts.devices import Device

@@ -17,7 +17,7 @@ from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind
 from worker.clipping.totals import Grid
 from worker.data.passes import EMPTY
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.models.modules import ModuleModel
 from worker.training.self_test import random_parameters, random_records
 

@@ -28,7 +28,7 @@ from worker.clipping.engine import GradientEngine
 from worker.clipping.totals import Grid
 from worker.data.passes import EMPTY
 from worker.data.records import Records
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.models.base import Model, Parameters
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization

@@ -34,7 +34,7 @@ from worker.clipping.build import build_engine
 from worker.clipping.engine import Clip, GradientEngine
 from worker.data.passes import EMPTY, Batch
 from worker.data.records import Records
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.metrics.scores import _private_sums, _ranked
 from worker.models.base import Model, Parameters
 from worker.models.linear import Linear

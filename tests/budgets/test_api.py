@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from core.ids import new_id
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec

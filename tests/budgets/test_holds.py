@@ -10,13 +10,13 @@ from sqlalchemy import update
 
 from app.budgets import service
 from app.budgets.schemas import BudgetSetting
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Job, LedgerEntry, SubAccount
 from app.keys.service import Caller
-from app.ledger import accounts, budgets
+from app.ledger import accounts, sub_accounts
 from app.ledger.accounts import HoldTerms
 from app.ledger.memos import HeldFor
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from core.errors import BudgetError, Conflict, PrivacyError
 from core.ids import new_id, now
 from tests.ledger.support import OWNER, add_job, add_owner, balances, open_ledger
@@ -72,9 +72,9 @@ def test_a_key_spends_within_its_own_sub_account(db: Database, dataset: str) -> 
     ann, bob = add_key(db), add_key(db)
     give(db, dataset, ann, 1.0)
     with db.read() as session:
-        own = budgets.of_key(session, dataset, ann)
+        own = sub_accounts.of_key(session, dataset, ann)
         assert own is not None and own.name == ann
-        assert budgets.of_key(session, dataset, bob) is None
+        assert sub_accounts.of_key(session, dataset, bob) is None
 
 
 def of(db: Database, dataset: str, name: str) -> tuple[int, int, int, int]:

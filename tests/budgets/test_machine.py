@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from app.budgets import service
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import SubAccount
 from app.keys.service import Caller
 from app.ledger import accounts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, AuditEntry, BudgetRequest, Webhook, WebhookDelivery
 from core.ids import new_id, now
 from tests.budgets.test_api import listed, put, submit

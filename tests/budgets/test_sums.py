@@ -12,7 +12,7 @@ from sqlalchemy import delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from app.budgets.spending import spending
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry, Dataset, LedgerCheck, LedgerEntry, SpentByKey, table_of
 from app.keys.service import Caller
 from app.ledger import accounts, entries, running_sums

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from app.budgets import service
 from app.budgets.schemas import BudgetSetting
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys.service import Caller
 from core.errors import BudgetError
 from tests.budgets.test_holds import OWNER, add_key, balances, give, hold, is_valid, of

@@ -12,12 +12,12 @@ from core.contracts.dataset_spec import DatasetSpec, NodeColumns
 from core.contracts.neighbourhoods import Tree
 from core.parts import nodes
 from core.privacy import events
-from core.privacy.slots import default_slots
-from scrimp.audit.claims import claim_of
-from scrimp.audit.kinds import KINDS
+from core.privacy.slot_numbers import default_slots
+from scrimp.audit.audit_statistics import Finding, examine, quantile_thresholds
+from scrimp.audit.audited_kinds import KINDS
+from scrimp.audit.claimed_curve import claim_of
 from scrimp.audit.planting import plant
 from scrimp.audit.run import SPREAD, job_spec
-from scrimp.audit.statistics import Finding, examine, quantile_thresholds
 from tests.e2e.faulty_attempt import a_reader_too_many
 from tests.formats.files import parsed
 from tests.worker.support import Supervisor, keys_of, run_direct, start_of

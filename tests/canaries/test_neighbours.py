@@ -12,17 +12,17 @@ from scipy import stats
 
 from core.contracts.dataset_spec import DatasetSpec
 from core.privacy import events, pld
-from core.privacy.slots import default_slots
-from scrimp.audit.claims import claim_of
-from scrimp.audit.kinds import KINDS
+from core.privacy.slot_numbers import default_slots
+from scrimp.audit.audit_statistics import Claim, Finding, Guesses, examine_guesses, lower_bound
+from scrimp.audit.audited_kinds import KINDS
+from scrimp.audit.claimed_curve import claim_of
 from scrimp.audit.planting import DECLARED_NEIGHBOURS, FEATURES, OTHERS, plant_neighbours
 from scrimp.audit.released import NETWORK_TENSORS, output_at
 from scrimp.audit.run import FEWEST_GUESSES, job_spec
-from scrimp.audit.statistics import Claim, Finding, Guesses, examine_guesses, lower_bound
 from tests.by_place import ByPlace
 from tests.e2e.faulty_attempt import in_order
 from tests.worker.support import Supervisor, keys_of, plan_of, records, run_direct, start_of
-from worker.noise.order import RandomOrder
+from worker.noise.secret_places import RandomOrder
 
 KIND = next(kind for kind in KINDS if kind.name == "network")
 LEVEL = 1e-3 / 72  # of a quick run

@@ -15,7 +15,7 @@ from core.contracts.metrics import AUC_PARTS
 from core.privacy import events, gdp
 from core.privacy.filters import filter_of
 from scrimp.audit import planting
-from scrimp.audit.kinds import KINDS, QUICK, SCORE_MU, SCORE_POINTS, USER_RECORDS, Kind, chosen
+from scrimp.audit.audited_kinds import KINDS, QUICK, SCORE_MU, SCORE_POINTS, USER_RECORDS, Kind, chosen
 from scrimp.audit.planting import CAP, FILLERS, LOSS_BOUND, ORDER, distinct_words, plant
 from scrimp.audit.released import charged_scores_mu, read_tensor, scores_of, uncharged
 from scrimp.audit.run import SHARING, Audit
@@ -34,7 +34,7 @@ def test_kinds_are_chosen_by_name() -> None:
 
 
 def test_every_optimizer_clip_sampling_and_score_has_a_kind() -> None:
-    from app.catalogue.optimizers import CATALOGUE
+    from app.catalogue.optimizer_kinds import CATALOGUE
 
     assert {kind.optimizer["kind"] for kind in KINDS} == set(CATALOGUE)
     assert {kind.clipping["kind"] for kind in KINDS} == {"flat", "automatic", "adaptive", "per_layer"}

@@ -8,10 +8,8 @@ from scipy import stats
 
 from core.privacy import events, gdp, pld
 from scrimp import recompute
-from scrimp.audit import claims
-from scrimp.audit.kinds import KINDS
-from scrimp.audit.run import SPREAD
-from scrimp.audit.statistics import (
+from scrimp.audit import claimed_curve
+from scrimp.audit.audit_statistics import (
     Claim,
     Finding,
     agreement,
@@ -20,6 +18,8 @@ from scrimp.audit.statistics import (
     quantile_thresholds,
     upper_bound,
 )
+from scrimp.audit.audited_kinds import KINDS
+from scrimp.audit.run import SPREAD
 
 LEVEL = 1e-3 / (2 * len(SPREAD) * len(KINDS))  # of a run of all kinds
 MU = 2.0
@@ -63,16 +63,16 @@ def test_a_claim_is_the_exact_curve_of_a_gaussian_mechanism() -> None:
 def test_a_certificate_s_tree_becomes_its_curve() -> None:
     tree = events.composed([events.noisy_sums(1.0, 2.0, 16), events.noisy_sums(1.0, 0.5, 1)]).model_dump(mode="json")
     epsilon = gdp.epsilon_from_mu(np.sqrt(8.0), 1e-5)
-    claim = claims.claim_of(tree, epsilon, 1e-5)
+    claim = claimed_curve.claim_of(tree, epsilon, 1e-5)
     assert claim.exact and claim.mu == pytest.approx(np.sqrt(8.0))
-    assert claims.mu_of(epsilon, 1e-5) == pytest.approx(claim.mu, rel=1e-9)
+    assert claimed_curve.mu_of(epsilon, 1e-5) == pytest.approx(claim.mu, rel=1e-9)
 
 
 def test_a_sampled_tree_s_curve_is_the_accountant_s() -> None:
     event = events.composed([events.noisy_sums(0.5, 1.0, 10)])
     tree = event.model_dump(mode="json")
     epsilon = pld.epsilon(event, 1e-5)
-    claim = claims.claim_of(tree, epsilon, 1e-5)
+    claim = claimed_curve.claim_of(tree, epsilon, 1e-5)
     assert not claim.exact
     for delta in (1e-4, 1e-2, 0.1):
         there = float(np.interp(pld.epsilon(event, delta), claim.epsilons, claim.deltas))

@@ -14,7 +14,7 @@ import typer
 
 from app.storage import parts
 from core.contracts.dataset_spec import DatasetSpec
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from scrimp_server import extractor_bench
 from scrimp_server.commands.bench import bench_extractors
 from scrimp_server.extractor_bench import BenchRefusedError, Public, bench, cross_validated, opened

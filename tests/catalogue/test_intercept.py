@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.catalogue import models
+from app.catalogue import model_kinds
 from core.contracts.job_spec import JobSpec, LinearModel
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
@@ -63,7 +63,7 @@ def test_price_plan_and_job_agree_on_the_intercept(
 def test_a_stored_job_keeps_its_choice() -> None:
     """A job admitted before the default stored `false`; resolving it again, as a study's trials do, changes nothing."""
     stored = JobSpec.model_validate(BODY | {"dataset": "d", "model": {"kind": "linear", "bias": False}})
-    assert models.resolved(stored.model, "regression") is stored.model
+    assert model_kinds.resolved(stored.model, "regression") is stored.model
     assert not LinearModel().has_bias
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from app.catalogue.models import CATALOGUE
-from app.db.engine import Database
+from app.catalogue.model_kinds import CATALOGUE
+from app.db.database import Database
 from core.contracts.dataset_spec import Task
 from core.contracts.job_spec import JobSpec, Model
 from tests.conftest import Api

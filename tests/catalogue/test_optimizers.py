@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 from sqlalchemy import delete
 
-from app.catalogue.optimizers import CATALOGUE
-from app.db.engine import Database
+from app.catalogue.optimizer_kinds import CATALOGUE
+from app.db.database import Database
 from app.db.models import Grant
 from core.contracts.optimizers import Optimizer
 from tests.conftest import Api

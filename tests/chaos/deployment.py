@@ -17,7 +17,7 @@ from typing import Any, Literal
 import httpx
 import psutil
 
-from app.db.engine import Database
+from app.db.database import Database
 from scrimp_server.children import _die_with
 from tests import servers
 from tests.e2e.cluster import Cluster

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from app.chain import digest
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, LedgerEntry, table_of
 from app.ledger import running_sums
 from app.ledger.entries import COLUMNS, content, genesis

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import LedgerEntry
-from app.ledger.checks import check
 from app.ledger.transparency.heads import Heads
+from app.ledger.verifications import check
 from tests.chaos.invariants import dataset_faults, ledger_faults
 from tests.chaos.nightly import drawn, kinds
 from tests.chaos.report import Journal, Result, text

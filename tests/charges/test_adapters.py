@@ -15,9 +15,9 @@ import scrimp.dp_accounting
 import scrimp.opendp
 import scrimp.tumult
 from app.charges.schemas import CLAIM
-from app.db.engine import Database
-from core.privacy.claims import units_of
+from app.db.database import Database
 from core.privacy.filters import RdpFilter
+from core.privacy.foreign_claims import units_of
 from scrimp.errors import ScrimpError
 from tests.conftest import Api
 from tests.factories import add_dataset

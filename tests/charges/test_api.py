@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.charges import claims, service
+from app.charges import charge_cost, service
 from app.charges.schemas import ChargeRequest
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Grant
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.settings import Settings
 from core.ids import new_id, now
 from tests.conftest import Api
@@ -297,7 +297,7 @@ def test_a_charge_says_what_it_is_for_where_the_owner_requires_that(api: Api, db
 def test_rules_that_change_while_a_charge_is_priced_bind_it(
     api: Api, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, priced = add_dataset(db), claims.amounts
+    dataset, priced = add_dataset(db), charge_cost.amounts
 
     def changed(*given: Any) -> Any:
         with db.write() as session:

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from app.charges.schemas import CLAIM
 from core.errors import InvalidRequest
-from core.privacy.claims import units_of
 from core.privacy.filters import GdpFilter, RdpFilter
+from core.privacy.foreign_claims import units_of
 
 GDP = GdpFilter()
 ORDERS = [1.25, 2.0, 3.5, 8.0, 64.0, 1024.0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys.service import ensure_admin_key
 from app.secrets import ensure_secrets
 from app.settings import Settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from app.db.engine import Database
-from app.ledger import terms
+from app.db.database import Database
+from app.ledger import signed_terms
 from app.ledger.signing_keys import public_key, publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Heads
@@ -45,7 +45,7 @@ def test_the_statement_of_a_block_has_its_label(cli: Cli) -> None:
     db, key = Database.of(settings), signing_key(settings)
     publish(db, key)
     sign_due(db, Heads.of(settings), key, lambda *_: None)  # what the relay does
-    terms.sign_due(db, key)
+    signed_terms.sign_due(db, key)
     db.close()
     to = str(cli.folder / "block.json")
     stated = cli("ledger", "statement", block, "--to", to)

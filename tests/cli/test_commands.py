@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.audit.chain import seal
-from app.db.engine import Database
-from app.ledger import terms
-from app.ledger.checks import check_next
+from app.audit.audit_chain import seal
+from app.db.database import Database
+from app.ledger import signed_terms
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Heads
+from app.ledger.verifications import check_next
 from app.settings import Settings
 from scrimp import Client
-from scrimp.cli import app, audit
-from scrimp.cli.session import connection
+from scrimp.cli import app, audit_commands
+from scrimp.cli.command_session import connection
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, job_of, seed_of, write_csv
 
@@ -237,7 +237,7 @@ def test_a_kept_checkpoint_is_found_in_the_ledger(cli: Cli, dataset: str) -> Non
     db, key = Database.of(settings), signing_key(settings)
     publish(db, key)
     sign_due(db, Heads.of(settings), key, lambda *_: None)  # what the relay does
-    terms.sign_due(db, key)
+    signed_terms.sign_due(db, key)
     db.close()
     assert cli("ledger", "checkpoint", dataset, "--to", str(kept)).exit_code == 0
     assert cli("ledger", "verify", dataset, "--checkpoint", str(kept)).exit_code == 0
@@ -372,7 +372,7 @@ def test_the_audit_log_is_listed_followed_and_verified(cli: Cli, dataset: str, m
     def stop(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(audit, "sleep", stop)
+    monkeypatch.setattr(audit_commands, "sleep", stop)
     followed = cli("audit", "follow", "--json").stdout.splitlines()
     assert [json.loads(line)["seq"] for line in followed if line.startswith("{")] == list(
         range(1, verified["entries"] + 1)

@@ -16,7 +16,7 @@ from scrimp.cli import app
 from scrimp_server import serve
 from scrimp_server.children import Child, stop
 from tests.processes import until
-from worker.attempt.devices import DevicesError, chosen
+from worker.attempt.device_survey import DevicesError, chosen
 
 GPUS = tuple(
     Device(kind="cuda", index=index, name="A GPU", memory_bytes=2**34, capability="9.0", driver="550.54", cuda="12.8")

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Outbox, Worker
 from app.settings import Settings
 from app.storage.s3 import client
@@ -62,7 +62,7 @@ def test_a_service_that_is_well(well: Settings) -> None:
 
 
 def test_a_machine_without_compiled_parts(well: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.native.library.INSTALLED", None)
+    monkeypatch.setattr("worker.native.kernels.INSTALLED", None)
     (slow,) = [each for each in examine(well) if each.part == "machine" and each.state == "warning"]
     assert "two to three times as long" in slow.says and "core.native.build" in slow.advice
 

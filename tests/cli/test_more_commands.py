@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from scrimp.cli.show import sparkline
-from scrimp.cli.watch import _Lines
+from scrimp.cli.watch_command import _Lines
 from scrimp.models import Job
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, job_of, seed_of, write_csv

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.usage.service import as_csv, usage
 from tests.cli.conftest import Cli
 from tests.ledger.support import add_dataset, add_owner

@@ -11,10 +11,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from app.main import create_app
-from app.web.operations import OPERATIONS, Operation
+from app.web.route_operation import OPERATIONS, Operation
 from core import leaves
 from scrimp.cli import app
-from scrimp.cli.session import EXIT_CODES
+from scrimp.cli.command_session import EXIT_CODES
 
 assert create_app  # its routes declare themselves as they are imported
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from app.dashboard.page import templates
-from scrimp.cli import show, tables
+from scrimp.cli import command_tables, show
 from scrimp.errors import BudgetRefused, InvalidRequest, error_of
 from scrimp.models import Account, Epsilon, Grant, Job, Metric
 from tests.factories import job_answer
@@ -183,7 +183,7 @@ def test_a_column_is_a_member_a_format_or_a_function() -> None:
     members = key | {"dataset_id": "ds_a", "created_at": "2026-11-24T19:00:00.5Z", "created_by": "key_b"}
     grants = [Grant.model_validate(members | {"max_epsilon_per_job": most}) for most in (None, 0.1234567)]
     columns = ("key=key_id", "key_name", "ε=max_epsilon_per_job:g", "granted=created_at", ("own", lambda each: "yes"))
-    tables.table(told, columns, grants)
+    command_tables.table(told, columns, grants)
     assert isinstance(told.file, io.StringIO)
     lines = [line.split() for line in told.file.getvalue().splitlines()]
     assert lines[0] == ["key", "key_name", "ε", "granted", "own"]

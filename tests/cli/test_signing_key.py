@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish
 from app.settings import Settings

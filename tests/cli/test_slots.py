@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
 from app.settings import Settings
-from core.privacy.slots import default_slots
+from core.privacy.slot_numbers import default_slots
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, write_csv
 

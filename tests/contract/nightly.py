@@ -15,7 +15,7 @@ from typing import get_args
 
 import schemathesis
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.migrate import upgrade
 from app.keys.service import Role
 from app.secrets import ensure_secrets

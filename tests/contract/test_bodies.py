@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.datasets import resumable
 from app.main import create_app
-from app.web import limits, strict_json
+from app.web import body_limits, strict_json
 from core.errors import InvalidRequest
 from tests.dashboard.conftest import serving
 from tests.dashboard.scene import Everything, Scene
@@ -136,7 +136,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(body_limits, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_slow_upload_earns_time_by_its_rate(whole: Whole, clock: Clock) -> Non
             return {"type": "http.request", "body": b"x" * 100, "more_body": True}
 
         settings = whole[0].settings.model_copy(update={"body_time_s": 0.1, "body_bytes_per_s": rate})
-        body = limits._Body(receive, settings, 2000)
+        body = body_limits._Body(receive, settings, 2000)
         while True:
             try:
                 await body.receive()

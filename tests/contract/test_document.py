@@ -23,7 +23,7 @@ from app.grants.routes import GrantRequest
 from app.keys.routes import KeyChange, KeyRequest, Rotation
 from app.ledger.schemas import CapChange, Join
 from app.web import examples, openapi
-from app.web.operations import MEMBERS, OPERATIONS, TAGS
+from app.web.route_operation import MEMBERS, OPERATIONS, TAGS
 from app.webhooks.schemas import WebhookChange, WebhookRequest
 from core import errors
 from core.contracts.dataset_spec import DatasetSpec

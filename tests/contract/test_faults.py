@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.settings import Settings
 from tests import servers
 from tests.conftest import Api

@@ -12,8 +12,8 @@ from sqlalchemy import select
 from app.db.models import Certificate
 from app.lifecycle.failures import TOLD
 from app.web.openapi import kinds
-from app.web.operations import Operation
-from core.contracts.events import EventType
+from app.web.route_operation import Operation
+from core.contracts.event_kinds import EventType
 from core.leaves import REASONS
 from scripts import write_leaves
 from scripts.write_leaves import Undeclared, page, reasons

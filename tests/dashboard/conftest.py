@@ -17,7 +17,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings

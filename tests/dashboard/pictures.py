@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.migrate import upgrade
 from tests.dashboard.conftest import CHROMIUM_ARGUMENTS, api_process, make_home
 from tests.dashboard.scene import Scene, everything

@@ -11,10 +11,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.orm import Session
 
-from app.admission.checks import check
 from app.admission.choices import closed
+from app.admission.job_rules import check
 from app.admission.lookup import dataset_facts
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
 from app.jobs import steering
 from app.keys import service as keys
@@ -27,10 +27,10 @@ from app.lifecycle.states import append_event
 from app.secrets import load_secret
 from app.settings import Settings
 from core.contracts.job_spec import JobSpec
-from core.contracts.stored import ArtifactFile, Number, ReleasedBy
+from core.contracts.stored_documents import ArtifactFile, Number, ReleasedBy
 from core.parts.part_files import save_part
-from core.parts.stored import StoredPart
-from core.privacy.canaries import Finding
+from core.parts.stored_records import StoredPart
+from core.privacy.canary_bound import Finding
 from core.privacy.prices import Price
 from core.privacy.pricing import price
 from tests.factories import AT_ONCE, NO_HEADS, add_dataset, admit, job_spec, numerics

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from app.lifecycle.events import Part
-from core.contracts.stored import Number
+from app.lifecycle.job_events import Part
+from core.contracts.stored_documents import Number
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Scene
 

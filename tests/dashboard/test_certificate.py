@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.db.models import Certificate, LedgerEntry, SigningKey
-from app.ledger.checks import check
 from app.ledger.signing_keys import publish
 from app.ledger.transparency.heads import Heads
+from app.ledger.verifications import check
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Scene
 

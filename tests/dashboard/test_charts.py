@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.dashboard.burndown import Balance, History, Settled, drawn
 from app.dashboard.chart import MOST_POINTS, NORMAL_95, Axis, Chart, Line, Point, around, thinned
 from app.dashboard.curve import curves
-from app.dashboard.forecast import forecast
+from app.dashboard.forecast_page import forecast
 from app.dashboard.overlay import Compared, Paid, pareto_fronts
 from app.jobs.schemas import MetricView
 from core.contracts.base import Epsilon

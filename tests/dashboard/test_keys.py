@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from app.audit.chain import seal
+from app.audit.audit_chain import seal
 from app.chain import digest
 from app.db.models import ApiKey, AuditEntry, Grant
 from tests.dashboard.conftest import Browser, token_of
@@ -130,7 +130,7 @@ def test_an_admin_filters_checks_and_exports_the_audit_log(scene: Scene, visit: 
 
 
 def test_the_audit_log_has_pages_and_is_for_admins(scene: Scene, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.dashboard.audit.ROWS", 2)
+    monkeypatch.setattr("app.dashboard.audit_page.ROWS", 2)
     browser = signed(visit, scene, "admin")
     for number in range(3):
         post(browser, "", name=f"key {number}", role="analyst")

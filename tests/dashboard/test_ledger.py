@@ -21,7 +21,7 @@ def test_the_file_has_every_entry_with_its_share_and_its_amount(
     whole: Whole, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene, ids = whole
-    monkeypatch.setattr("app.dashboard.entries.BATCH", 3)
+    monkeypatch.setattr("app.dashboard.entries_csv.BATCH", 3)
     browser = signed_in("analyst")
     file = browser.get(f"/dashboard/datasets/{ids.reviews}/entries.csv")
     assert file.headers["content-type"] == "text/csv; charset=utf-8"

@@ -14,13 +14,13 @@ from sqlalchemy import delete, event, select
 from app.dashboard.job_list import asked_jobs
 from app.dashboard.list_stream import page_of
 from app.db.changes import Changes
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Grant, Job
 from app.grants import service as grants
 from app.jobs.list_routes import page_of_jobs
 from app.keys.service import Caller, generation_of, still
 from app.lifecycle.queue.presence import GpuWorkers
-from app.web.lists import EMPTY, KEEP_ALIVE, ListHub, Reader, changes_of, state_of
+from app.web.open_lists import EMPTY, KEEP_ALIVE, ListHub, Reader, changes_of, state_of
 from core.errors import NotFound
 from tests.dashboard.scene import Key, Scene
 
@@ -177,7 +177,7 @@ class Told(ListHub):
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look is one at the database."""
-    monkeypatch.setattr("app.web.lists.Changes.due", lambda _self: True)
+    monkeypatch.setattr("app.web.open_lists.Changes.due", lambda _self: True)
 
 
 @pytest.mark.usefixtures("always")
@@ -199,7 +199,7 @@ def test_lists_outlive_a_look_that_failed(shared: Scene, hub: ListHub, monkeypat
             raise failure
         return True
 
-    monkeypatch.setattr("app.web.lists.Changes.due", due)
+    monkeypatch.setattr("app.web.open_lists.Changes.due", due)
     reader = reader_of(shared.db, shared.analyst)
 
     async def first() -> str:
@@ -214,7 +214,7 @@ def test_lists_outlive_a_look_that_failed(shared: Scene, hub: ListHub, monkeypat
 
 @pytest.mark.usefixtures("always")
 def test_a_quiet_list_keeps_its_connection(shared: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.web.lists.KEEP_ALIVE_S", 0.0)
+    monkeypatch.setattr("app.web.open_lists.KEEP_ALIVE_S", 0.0)
     states = ["aa"] * 1000
     assert heard(Told(shared.db, states), [reader_of(shared.db, shared.admin)], "aa")[0] == [KEEP_ALIVE] * 2
 

@@ -21,7 +21,7 @@ from app.datasets.reader import Reader
 from app.db.models import Account, AuditEntry, Dataset, DatasetReading, Declaration, LedgerEntry, table_of
 from app.grants import service as access
 from app.ledger import accounts
-from app.web.limits import SMALL_BODY_BYTES
+from app.web.body_limits import SMALL_BODY_BYTES
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import Everything, Key, Scene
 from tests.factories import dataset_spec

@@ -15,12 +15,12 @@ from pydantic import TypeAdapter
 from sqlalchemy import update
 
 from app.dashboard import page as dashboard_page
-from app.dashboard.declared import task_in_words
+from app.dashboard.declared_words import task_in_words
 from app.db.models import Account, Dataset, Job, LedgerEntry, Worker
 from app.ledger import certificates
 from app.ledger.accounts import remaining_of
-from app.ledger.checks import check
 from app.ledger.transparency.heads import Heads
+from app.ledger.verifications import check
 from app.web.headers import POLICIES
 from core.contracts.dataset_spec import Task
 from core.ids import now

@@ -19,7 +19,7 @@ from app.db.clock import ClockName, in_seconds
 from app.db.models import Dataset, DatasetReading
 from app.web.examples import DATASET_SPECS
 from core.contracts.dataset_spec import NAMED_BY, PREFIXES, DatasetSpec
-from core.contracts.filters import BUYS
+from core.contracts.filter_names import BUYS
 from core.ids import new_id, now
 from scrimp.declare import propose, read_sheet
 from tests.dashboard.conftest import Browser, token_of

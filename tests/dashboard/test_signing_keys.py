@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete
 
 from app.dashboard.signing_keys import LEAST, WIDTH, drawn
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import SigningKey
-from app.ledger.key_history import Period
+from app.ledger.root_history import Period
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish
 from app.main import create_app

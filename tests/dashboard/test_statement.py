@@ -11,7 +11,7 @@ from typing import Any
 from app.dashboard.numbers import up
 from app.db.models import Dataset
 from app.grants import service as access
-from app.ledger import terms
+from app.ledger import signed_terms
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
 from core.contracts.governance import Terms
@@ -29,7 +29,7 @@ SignedIn = Callable[[str], Browser]
 def evidence(scene: Scene, browser: Browser, dataset: str) -> Statement:
     """The downloaded statement, checked as a stranger does."""
     checkpoints.sign_due(scene.db, Heads.of(scene.settings), KEY, unheard)
-    terms.sign_due(scene.db, KEY)
+    signed_terms.sign_due(scene.db, KEY)
     answer = browser.get(f"/dashboard/datasets/{dataset}/statement.json")
     assert answer.status_code == 200 and "-statement.json" in answer.headers["content-disposition"]
     by_rest = browser.client.get(

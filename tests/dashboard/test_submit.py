@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from app.dashboard import job_names, submit_api
+from app.dashboard import name_choice, submit_api
 from app.dashboard.job_draft import LAYOUT, agreed_on, form
 from app.dashboard.whatif import chosen, variations
 from app.db.models import Dataset, Job
@@ -223,7 +223,7 @@ def test_a_job_without_a_name_is_named_as_the_client_names_it(whole: Whole, sign
         again = json.loads(sent_from(browser.get(f"{PAGE}?job={job.id}"))["json"])
         assert "name" not in again, "at another ε it would tell what is not so"
         told = telling(again | {"dataset": "imdb-reviews"})
-        assert names[-1].startswith(told) and job_names.telling(again, "imdb-reviews") == told
+        assert names[-1].startswith(told) and name_choice.telling(again, "imdb-reviews") == told
     assert names == ["imdb-reviews, ε = 0.0625", "imdb-reviews, ε = 0.0625 #2", "linear on imdb-reviews, ε = 0.0625"]
     refused = browser.client.post(PAGE, data=sent | {"named": "x" * 201})
     assert refused.status_code == 422

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from app.dashboard.two_classes import COSTS, two_classes
-from app.lifecycle.events import Part
+from app.lifecycle.job_events import Part
 from core.contracts.metrics import ReleasedHistogram
-from core.contracts.stored import Number
+from core.contracts.stored_documents import Number
 from core.privacy.score_histogram import BINS, EDGES, cells_of, tree_sums
 from tests.dashboard.conftest import Browser
 from tests.dashboard.scene import Scene

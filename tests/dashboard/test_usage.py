@@ -11,7 +11,7 @@ from html import unescape
 from typing import Any
 
 from app.dashboard.chart import SERIES
-from app.dashboard.usage import _charts
+from app.dashboard.usage_page import _charts
 from app.usage.service import UsageRow, UsageView
 from core.ids import now
 from tests.dashboard.conftest import Browser

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys import service as keys
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret

@@ -5,11 +5,11 @@ from __future__ import annotations
 from app.dashboard.dataset_view import dataset_page
 from app.dashboard.entry_pages import EntriesQuery
 from app.dashboard.job_view import job_page
-from app.dashboard.session import Viewer
-from app.datasets.blocks import family
+from app.dashboard.viewer import Viewer
+from app.datasets.growth import family
 from app.db.models import Dataset
 from app.keys.service import Caller
-from app.ledger import accounts, blocks
+from app.ledger import accounts, block_accounts
 from app.lifecycle.queue.presence import GpuWorkers
 from tests.datasets.conftest import Api
 from tests.datasets.test_block_jobs import FULL, account, exhaust, grown, post, submit
@@ -38,7 +38,7 @@ def test_what_is_left_is_that_of_the_block_with_the_most(api: Api) -> None:
 
 def says_what_is_admitted(api: Api, dataset: str, job: str, block: str) -> None:
     """One block pays: all say what is left there, and a job is admitted."""
-    (other,) = {each.id for each in _blocks(api, dataset) if blocks.label_of(each) == block}
+    (other,) = {each.id for each in _blocks(api, dataset) if block_accounts.label_of(each) == block}
     left = accounts.remaining_of(account(api, other))
     for address in (f"/v1/datasets/{dataset}/ledger", f"/v1/datasets/{dataset}"):
         found = api.client.get(address, headers=api.headers("owner")).json()

@@ -13,9 +13,9 @@ from sqlalchemy import event, select
 from app.admission import hold
 from app.db.models import Account, Dataset, Job, LedgerCheck, SubAccount, SubAccountKey
 from app.keys.recent import RecentKeys
-from app.ledger import accounts, blocks
+from app.ledger import accounts, block_accounts
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle import restore
 from app.lifecycle.queue import fair
 from app.lifecycle.settle import settle, settlement_of
@@ -61,7 +61,7 @@ def exhaust(api: Api, dataset: str) -> None:
 
 def held(api: Api, job: str) -> list[str]:
     with api.db.read() as session:
-        return blocks.held_on(session, job)
+        return block_accounts.held_on(session, job)
 
 
 def test_all_blocks_pay_and_their_declared_sizes_add_up(api: Api) -> None:
@@ -153,7 +153,7 @@ def test_a_rewound_block_is_refused_and_its_jobs_are_not_run(api: Api) -> None:
     assert posted.train >= 0
     with api.db.read() as session:
         ended = session.get_one(Job, job)
-        assert (ended.status, blocks.held_on(session, job)) == ("cancelled", sorted((first, two)))
+        assert (ended.status, block_accounts.held_on(session, job)) == ("cancelled", sorted((first, two)))
         assert verify(session, two).valid and verify(session, first).valid
 
 
@@ -165,7 +165,7 @@ def test_a_lost_hold_reads_nothing(api: Api) -> None:
         row = session.get_one(Job, job)
         row.spec = row.spec | {"blocks": ["first", "two"]}
         session.flush()
-        assert [each.id for each in blocks.read_by(session, row)] == [two]
+        assert [each.id for each in block_accounts.read_by(session, row)] == [two]
     assert account(api, first).train_held == 0
 
 
@@ -377,7 +377,7 @@ def test_a_retired_block_keeps_its_content_until_its_last_job_ends(api: Api) -> 
     gone = retire(api, first, "two").json()
     assert (gone["state"], gone["content_deleted_at"]) == ("retired", None)
     with api.db.read() as session:
-        assert {each.id for each in blocks.read_by(session, session.get_one(Job, job))} == {first, two}
+        assert {each.id for each in block_accounts.read_by(session, session.get_one(Job, job))} == {first, two}
     assert submit(api, first, "next").json()["spec"]["blocks"] == ["first"]
     assert api.client.post(f"/v1/jobs/{job}/cancel", headers=api.headers("owner")).status_code == 202
     retention.sweep(api.db, api.settings)
@@ -413,7 +413,7 @@ def test_a_study_and_its_trials_are_on_the_same_blocks(api: Api) -> None:
         trials = session.scalars(select(Job).where(Job.parent_id == study.json()["id"])).all()
         assert trials
         for trial in trials:
-            assert [each.id for each in blocks.read_by(session, trial)] == sorted((first, two))
+            assert [each.id for each in block_accounts.read_by(session, trial)] == sorted((first, two))
 
 
 def test_a_block_that_is_behind_delays_no_job_on_another(api: Api) -> None:

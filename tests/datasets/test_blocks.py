@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import func, select, update
 
-from app.datasets import blocks, hashes
+from app.datasets import growth, hashes
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, LedgerEntry
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.secrets import load_secrets
 from core.contracts.blocks import UNITS
 from core.errors import Unavailable
@@ -136,7 +136,7 @@ def test_an_admin_does_not_append_to_another_s_data_set(api: Api) -> None:
     """What a file is refused for would tell an admin who is in the data set."""
     made = api.upload(spec()).json()
     answers = [append(api, made["id"], file, who="admin") for file in (rows(range(59, 120)), rows(range(60, 120)), CSV)]
-    assert {(each.status_code, each.json()["detail"]) for each in answers} == {(403, blocks.OWNER_ALONE)}
+    assert {(each.status_code, each.json()["detail"]) for each in answers} == {(403, growth.OWNER_ALONE)}
     assert append(api, made["id"], rows(range(60, 120))).status_code == 201
 
 
@@ -283,7 +283,7 @@ def test_two_blocks_with_a_common_record_at_once(make_api: MakeApi, monkeypatch:
     """The second upload was compared before the first was stored: it is compared again."""
     api = make_api()
     made = api.upload(spec()).json()
-    compare, sent = blocks.check_units, []
+    compare, sent = growth.check_units, []
 
     def race(*args: Any) -> None:
         compare(*args)
@@ -291,7 +291,7 @@ def test_two_blocks_with_a_common_record_at_once(make_api: MakeApi, monkeypatch:
             sent.append(None)
             sent.append(append(api, made["id"], rows(range(60, 120)), "rival"))
 
-    monkeypatch.setattr(blocks, "check_units", race)
+    monkeypatch.setattr(growth, "check_units", race)
     late = append(api, made["id"], rows(range(119, 180)))
     assert sent[1].status_code == 201
     assert (late.status_code, late.json()["type"]) == (409, "/problems/wrong-state")
@@ -343,7 +343,7 @@ def test_without_the_key_of_its_units_no_block_is_compared(api: Api) -> None:
 
 def test_there_is_an_end_of_blocks(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     made = api.upload(spec()).json()
-    monkeypatch.setattr(blocks, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(growth, "MOST_BLOCKS", 2)
     assert append(api, made["id"], rows(range(60, 120))).status_code == 201
     refused = append(api, made["id"], rows(range(120, 180)), "third")
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/wrong-state")

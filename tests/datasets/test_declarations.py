@@ -11,13 +11,13 @@ from sqlalchemy import select
 from app.admission import standing
 from app.admission.lookup import dataset_facts
 from app.datasets import declaring
-from app.db.declared import declared
+from app.db.declared_version import declared
 from app.db.models import Account, Dataset, Declaration, Job
-from app.hpo.stored import StoredStudy
-from app.lifecycle import studies
+from app.hpo.stored_study import StoredStudy
+from app.lifecycle import study_states
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.job_spec import JobSpec
-from core.contracts.stored import Shape
+from core.contracts.stored_documents import Shape
 from core.errors import PrivacyError
 from core.privacy.derive import check_agreement
 from core.privacy.mechanism import MechanismConfig
@@ -101,9 +101,9 @@ def test_trials_that_start_later_keep_the_studys_version(api: Api) -> None:
     declare(api, made["id"], records=50)
     with api.db.write() as session:
         held = session.get_one(Job, study.json()["id"])
-        runs = studies.runs_of(studies.study_of(held), {})
+        runs = study_states.runs_of(study_states.study_of(held), {})
         stored = StoredStudy.read(held.study)
-        later = studies._row(held, stored, studies._new(stored, runs[0]))
+        later = study_states._row(held, stored, study_states._new(stored, runs[0]))
         trials = session.scalars(select(Job.declaration).where(Job.parent_id == held.id)).all()
     assert later["declaration"] == 1 and set(trials) == {1}
 

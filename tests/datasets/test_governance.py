@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import update
 
-from app.db.declared import declared
+from app.db.declared_version import declared
 from app.db.models import Grant, Job
 from core.contracts.dataset_spec import DatasetSpec
 from core.ids import now

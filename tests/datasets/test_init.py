@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from core.contracts import filters
+from core.contracts import filter_names
 from core.contracts.dataset_spec import DatasetSpec
-from core.contracts.filters import BUYS, filter_of_plan
+from core.contracts.filter_names import BUYS, filter_of_plan
 from scrimp.cli import app
-from scrimp.cli.datasets import PlanName
+from scrimp.cli.dataset_commands import PlanName
 from scrimp.declare import PLANS, Proposal, UnknownColumnError, UnreadableFileError, propose, read_sheet, with_plan
 from tests.datasets.conftest import CSV, Api
 from tests.formats.files import number_rows, write
@@ -230,7 +230,7 @@ def test_a_plan_takes_the_place_of_the_filter(tmp_path: Path, plan: str) -> None
 
 def test_a_plan_is_said_in_one_way_everywhere() -> None:
     """The client imports nothing of the service."""
-    assert PLANS == BUYS and list(PLANS) == list(filters.PLANS) == list(PlanName)
+    assert PLANS == BUYS and list(PLANS) == list(filter_names.PLANS) == list(PlanName)
     assert with_plan({"name": "a"}, None) == {"name": "a"}
     assert with_plan({"privacy": {"filter": "gdp", "records": 1}}, "mixed") == {
         "privacy": {"records": 1, "plan": "mixed"}

@@ -9,11 +9,11 @@ import obstore
 import pytest
 from sqlalchemy import func, select
 
-from app.datasets import blocks
+from app.datasets import growth
 from app.datasets.reader import Reader
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.storage.s3 import client
 from tests.datasets.conftest import Api, MakeApi, spec
 from tests.datasets.test_blocks import append, rows
@@ -155,7 +155,7 @@ def test_two_blocks_that_share_a_record_are_read_at_once(api: Api, reader: Reade
     dataset = ready(api, reader)
     appended(api, dataset, rows(range(60, 120)), "two")
     appended(api, dataset, rows(range(119, 180)), "three")
-    compare, raced = blocks.check_units, []
+    compare, raced = growth.check_units, []
 
     def race(*args: Any) -> None:
         compare(*args)
@@ -163,7 +163,7 @@ def test_two_blocks_that_share_a_record_are_read_at_once(api: Api, reader: Reade
             raced.append(None)
             assert Reader(api.db, api.settings).run_once()
 
-    monkeypatch.setattr(blocks, "check_units", race)
+    monkeypatch.setattr(growth, "check_units", race)
     monkeypatch.setattr("app.datasets.read_file.AGAIN_S", 0.0)
     assert reader.run_once()
     assert sorted(each["state"] for each in listed(api, dataset)) == ["ready", "ready", "rejected"]

@@ -13,11 +13,11 @@ from app.admission.hold import hold
 from app.admission.price import price
 from app.admission.request import Limits, Request, resolve_once
 from app.admission.service import Admission
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.settle import settle, settlement_of
 from app.pricing.service import PricingService
 from app.settings import Settings

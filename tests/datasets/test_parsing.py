@@ -20,9 +20,9 @@ from core.parts.damage import DataDamagedError
 from core.parts.layout import index_path
 from core.parts.part_files import save_part
 from core.parts.sealed import WRAP_BYTES, DataKey
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from tests.datasets.conftest import CSV, Api, spec
-from worker.attempt.sandbox import probe
+from worker.attempt.confined import probe
 
 
 def test_a_registration_that_finds_no_free_parser_is_told_to_come_again(api: Api) -> None:

@@ -15,21 +15,21 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from app.datasets import blocks, hashes, parsed
+from app.datasets import growth, hashes, parsed
 from app.datasets.reader import Reader
 from app.db.models import Dataset
 from app.formats.users import kept
 from app.secrets import load_secrets
 from core.contracts.blocks import UNITS
-from core.parts import units
+from core.parts import unit_digests
 from core.parts.part_files import load_part
 from core.parts.sorted_digests import Ascending
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from tests.datasets.conftest import Api, MakeApi, private, spec
 from tests.datasets.test_blocks import append, grant, traces, unit_files_of
 from tests.datasets.test_large_blocks import listed
 from worker.data.joined import Joined, Loaded, join
-from worker.data.units import Users
+from worker.data.record_units import Users
 
 K = 3
 USERS: dict[str, Any] = private(unit="user", user_column="u", max_records_per_user=K, records=20)
@@ -267,9 +267,9 @@ def test_a_data_set_of_an_earlier_version_keeps_people_apart(api: Api) -> None:
     made = api.upload(spec(**WHOLE), of_users(range(20), 1)).json()["id"]
     path = unit_files_of(api, made)[0]
     old = path.with_name("old")
-    people = np.frombuffer(path.read_bytes()[len(units.PEOPLE_FILE) :], dtype=units.PERSON)
+    people = np.frombuffer(path.read_bytes()[len(unit_digests.PEOPLE_FILE) :], dtype=unit_digests.PERSON)
     words = np.frombuffer(people["digest"].tobytes(), dtype=">u8").astype(np.uint64).reshape(-1, 2)
-    sha256 = units.save(old, [Ascending.of(words)])
+    sha256 = unit_digests.save(old, [Ascending.of(words)])
     old.replace(path.with_name(sha256))
     with api.db.write() as session:
         session.get_one(Dataset, made).units_sha256 = sha256
@@ -302,14 +302,14 @@ def test_another_system_and_people_who_return_exclude_each_other(api: Api) -> No
 
 def test_a_charge_that_comes_while_a_month_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     made = api.upload(spec(**WHOLE), of_users(range(20), 1, 1)).json()["id"]
-    examine = blocks.check_units
+    examine = growth.check_units
 
     def race(*args: Any) -> None:
         examine(*args)
-        monkeypatch.setattr(blocks, "check_units", examine)
+        monkeypatch.setattr(growth, "check_units", examine)
         assert charge(api, made, "a").status_code == 201
 
-    monkeypatch.setattr(blocks, "check_units", race)
+    monkeypatch.setattr(growth, "check_units", race)
     late = append(api, made, of_users(range(20), 2), "m2", records=20)
     assert (late.status_code, late.json()["type"]) == (409, "/problems/wrong-state")
     with api.db.read() as session:

@@ -14,10 +14,10 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from app.charges import service
-from app.charges.claims import amounts
+from app.charges.charge_cost import amounts
 from app.db.models import Account, Dataset, Job
-from app.ledger import accounts, behind, blocks, budgets, terms
-from app.ledger.blocks import ledgers_of
+from app.ledger import accounts, behind, block_accounts, signed_terms, sub_accounts
+from app.ledger.block_accounts import ledgers_of
 from app.ledger.certificates import issue
 from app.ledger.evidence import of as evidence_of
 from app.ledger.evidence import pieces
@@ -25,7 +25,7 @@ from app.ledger.signer import public_key
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Head, Heads
 from app.ledger.transparency.notes import Checkpoint
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.settle import settle, settlement_of
 from core.errors import BudgetError
 from core.privacy.filters import GdpFilter, RdpFilter, filter_of
@@ -87,7 +87,7 @@ def shown(api: Api, dataset: str) -> Any:
 
 def statement(api: Api, dataset: str) -> Any:
     checkpoints.sign_due(api.db, Heads.of(api.settings), KEY, unheard)
-    terms.sign_due(api.db, KEY)
+    signed_terms.sign_due(api.db, KEY)
     with api.db.read() as session:
         found = evidence_of(session, session.get_one(Dataset, dataset))
     return json.loads("".join(pieces(api.db, found)))
@@ -150,7 +150,7 @@ def test_a_sampled_job_moves_the_ledger_with_all_that_was_spent(api: Api) -> Non
     assert [each["id"] for each in api.get("/v1/datasets").json()["items"]] == [first]
     with api.db.write() as session:
         sampled = session.get_one(Job, job.json()["id"])
-        assert [each.id for each in blocks.read_by(session, sampled)] == [first]
+        assert [each.id for each in block_accounts.read_by(session, sampled)] == [first]
         settle(session, settlement_of(session, session.get_one(Job, running), "cancelled"))
     assert account(api, first).train_held == 0, "what ran settles where it was held"
     full = submit(api, first, "three")
@@ -226,7 +226,7 @@ def test_what_a_budget_spent_and_holds_goes_along(api: Api, tmp_path: Path) -> N
     spend(api, first, HALF, "one")
     assert charge(api, first, HALF, "two").status_code == 201  # held
     with api.db.read() as session:
-        (own,) = budgets.all_of(session, first)
+        (own,) = sub_accounts.all_of(session, first)
     assert own.train_spent > 0 and own.train_held > 0
     spend(api, first, ZCDP, "three")
     _, second = ledgers(api, first)
@@ -250,13 +250,13 @@ def test_a_budget_that_spent_more_than_it_has_after_the_move_is_used_up(api: Api
     path = f"/v1/datasets/{first}/budgets/{key}"
     assert api.client.put(path, json={"epsilon": epsilon}, headers=api.headers("owner")).status_code in (200, 201)
     with api.db.read() as session:
-        (sub,) = budgets.all_of(session, first)
+        (sub,) = sub_accounts.all_of(session, first)
     spend(api, first, {"kind": "gdp", "mu": math.sqrt(sub.train_budget * 0.999e-12)}, "one")
     moved = charge(api, first, ZCDP, "two")
     assert moved.status_code == 409 and moved.json()["type"] == "/problems/budget-exceeded", moved.text
     _, second = ledgers(api, first)
     with api.db.read() as session:
-        (copy,) = budgets.all_of(session, second)
+        (copy,) = sub_accounts.all_of(session, second)
         assert copy.train_spent == copy.train_budget and verify(session, second).valid
         assert account(api, second).train_spent > copy.train_spent
 
@@ -268,13 +268,13 @@ def test_a_used_up_budget_that_is_raised_counts_all_that_it_had_spent(api: Api, 
     path = f"/v1/datasets/{first}/budgets/{key}"
     assert api.client.put(path, json={"epsilon": epsilon}, headers=api.headers("owner")).status_code in (200, 201)
     with api.db.read() as session:
-        (sub,) = budgets.all_of(session, first)
+        (sub,) = sub_accounts.all_of(session, first)
     spend(api, first, {"kind": "gdp", "mu": math.sqrt(sub.train_budget * 0.999e-12)}, "one")
     assert charge(api, first, ZCDP, "two").status_code == 409
     _, second = ledgers(api, first)
     raised = api.client.put(path, json={"epsilon": 3.0}, headers=api.headers("owner") | {"If-Match": "*"})
     with api.db.read() as session:
-        (before,), (copy,) = budgets.all_of(session, first), budgets.all_of(session, second)
+        (before,), (copy,) = sub_accounts.all_of(session, first), sub_accounts.all_of(session, second)
     spent = GdpFilter().carried(before.train_spent + before.train_held, RdpFilter(account(api, second).order or 0.0))
     assert spent is not None
     left = copy.train_budget - copy.train_spent

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.datasets import quota
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset, DatasetReading
 from app.settings import Settings
 from tests.conftest import BACKINGS

@@ -18,7 +18,7 @@ from sqlalchemy import func, select, update
 from app.datasets import readings
 from app.datasets.read_file import File
 from app.datasets.reader import Reader
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
 from app.lifecycle.sweeper import expire_all_leases
 from app.retention import service as retention

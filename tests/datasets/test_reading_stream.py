@@ -14,7 +14,7 @@ import pytest
 
 from app.datasets import readings
 from app.datasets.reader import Reader
-from app.db.engine import Database
+from app.db.database import Database
 from app.settings import Settings
 from tests.datasets.conftest import CSV, MIB, Api
 from tests.datasets.test_reading import BAD, accepted, delete

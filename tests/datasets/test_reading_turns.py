@@ -11,7 +11,7 @@ import pytest
 from app.datasets import readings
 from app.datasets.reader import Reader
 from app.datasets.readings import Claimed
-from app.db.engine import Database
+from app.db.database import Database
 from app.lifecycle.sweeper import expire_all_leases
 from app.settings import Settings
 from core.errors import InvalidRequest

@@ -12,7 +12,7 @@ from app.admission import standing
 from app.db.models import Account, LedgerEntry
 from app.ledger import joining
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from tests.datasets.conftest import CSV, PUBLIC, Api, private, spec
 from tests.datasets.test_refusals import DIFFERENT, REORDERED
 from tests.factories import job_spec

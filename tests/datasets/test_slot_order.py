@@ -10,7 +10,7 @@ from app.datasets.reader import Reader
 from app.storage.seals import Seals
 from core.parts.part_files import load_part
 from core.parts.sealed import header_of
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from tests.datasets.conftest import CSV, Api, MakeApi, private, spec
 from tests.datasets.test_blocks import append, rows
 from tests.datasets.test_refusals import OTHER, REORDERED

@@ -13,8 +13,8 @@ from app.db.models import Dataset
 from core.contracts.blocks import BlockSpec
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.slots import MOST_SLOTS
-from core.contracts.stored import Shape
-from core.privacy.slots import default_slots
+from core.contracts.stored_documents import Shape
+from core.privacy.slot_numbers import default_slots
 from tests.datasets.conftest import CSV, PUBLIC, Api, MakeApi, private, spec
 from tests.datasets.test_blocks import append, rows
 from tests.datasets.test_check import check

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.db.declared import declared
+from app.db.declared_version import declared
 from app.db.models import Dataset, Job
 from core.contracts.dataset_spec import DatasetSpec
 from core.parts.damage import DataDamagedError
-from core.parts.tables import scaled
+from core.parts.table_cells import scaled
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_declarations import declare
 from tests.datasets.test_retire import submit
-from worker.data.parts import load_stored
+from worker.data.loaded_parts import load_stored
 from worker.messages import Part, Shape
 
 FEATURES: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from app.db import changes
 from app.db.changes import Changes
-from app.db.engine import Database
+from app.db.database import Database
 from app.repeat import repeat
 from tests.conftest import BACKINGS
 

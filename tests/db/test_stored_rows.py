@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.db.base import Documents
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset, Job
-from app.ledger.certified import Certified, ReadyNumerics, Signed
+from app.db.table_base import Documents
+from app.ledger.certificate_documents import Certified, ReadyNumerics, Signed
 from app.ledger.memos import Memo
-from app.lifecycle.events import Settled
-from core.contracts.stored import (
+from app.lifecycle.job_events import Settled
+from core.contracts.stored_documents import (
     Failure,
     PartFiles,
     ReadingOutcome,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.db.engine import Database
+from app.db.database import Database
 from tests import processes
 from tests.locks import until_waits_for_file
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.migrate import upgrade
 from app.db.models import Dataset
 from app.ledger.transparency.heads import Heads

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from scrimp_server.standbys import durability
 from scripts.failover import PORTS, Servers, drill, rehearsed, until, wheel
 

@@ -19,7 +19,7 @@ import yaml
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from app.ledger.signer import CommandSigner
 from app.lifecycle.states import ACTIVE

@@ -15,7 +15,7 @@ from app.lifecycle import failures
 from core import errors
 from core.contracts.base import AccountantName
 from core.contracts.dataset_spec import TableFormat, Task
-from core.contracts.filters import FILTERS
+from core.contracts.filter_names import FILTERS
 from core.contracts.job_spec import Model
 from core.contracts.metrics import METRICS, rule_of
 from core.contracts.optimizers import Optimizer

@@ -16,7 +16,7 @@ from worker.attempt import child, fork_server
 from worker.clipping.engine import Clip
 from worker.messages import Start
 from worker.noise.gaussian import GaussianRelease
-from worker.noise.order import TRAIN, RandomOrder
+from worker.noise.secret_places import TRAIN, RandomOrder
 from worker.telemetry import Telemetry
 from worker.training import loop, steps
 from worker.training.plan import Plan

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.signing_keys import signing_key
 from app.lifecycle.relay import Relay
 from app.lifecycle.wakeups import CeleryNotifier, WakeUp

@@ -21,7 +21,7 @@ import httpx
 import psutil
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from scrimp.client import Client
 from tests.chaos import tamper
 from tests.chaos.deployment import LIBFAKETIME

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from scrimp.audit.kinds import QUICK
+from scrimp.audit.audited_kinds import QUICK
 from scrimp.cli import app
 from tests.by_night import but
 from tests.e2e.conftest import Service

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from scrimp.audit.kinds import chosen
-from scrimp.audit.report import notes, verdict
+from scrimp.audit.audit_report import notes, verdict
+from scrimp.audit.audited_kinds import chosen
 from scrimp.audit.run import Audit, Report
 from tests.e2e.cluster import Cluster
 

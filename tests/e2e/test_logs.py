@@ -10,14 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from app.ledger.transparency.heads import Heads
 from app.secrets import NAMES, at_epoch, load_secret, secret_id
 from app.settings import Settings
 from tests.dashboard.conftest import token_of
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
-from worker.noise.keys import derive_key
+from worker.noise.attempt_keys import derive_key
 
 WRONG = "scrimp_key_abcdefghijklmnopqrstu_this-key-was-mistyped-by-its-owner"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.conftest import SERVED, Service, csv_spec, job_of, until, write_csv
 from tests.e2e.test_spine import finished, submit
 from tests.worker import second_user as users
-from worker.attempt.sandbox import default_memory_bytes, probe
+from worker.attempt.confined import default_memory_bytes, probe
 
 # A filter sees the length of a write and no path. No other write of the service has the length of this user's map.
 USER = 4_294_967_001

@@ -26,8 +26,8 @@ from tests.e2e.conftest import Service
 from tests.e2e.test_ranks import events
 from tests.e2e.test_spine import finished, submit
 from worker.data.passes import EMPTY
-from worker.data.sequences import SequenceRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
+from worker.data.sequence_records import SequenceRecords
 from worker.models.next_item import NextItem
 
 USERS, ITEMS, LENGTH, P = 1000, 50, 30, 8

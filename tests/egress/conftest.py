@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.signer import public_key
 from app.lifecycle.relay import Relay
 from app.main import create_app

@@ -120,7 +120,7 @@ def test_ledgers_that_cannot_be_signed_are_a_try_and_delay_no_other(
     monkeypatch.setattr("app.egress.making.now", lambda: at)  # however long all this takes, the next try is not due
     world.ask(world.first)
     with monkeypatch.context() as patched:
-        patched.setattr("app.ledger.terms.sign", refuse)
+        patched.setattr("app.ledger.signed_terms.sign", refuse)
         assert world.relay.let_out() and not world.relay.let_out()
     world.ask(world.second)
     assert world.relay.let_out() and not world.relay.let_out()

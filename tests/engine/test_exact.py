@@ -17,7 +17,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from torch import Tensor, nn
 
 from scrimp import engine
-from scrimp.engine import draws, pure, records, training
+from scrimp.engine import draws, own_records, pure, training
 from tests.engine.models import CASES, CROSS, Data, drawn, flat, mlp, one_by_one
 from worker.noise.gaussian import GaussianRelease
 
@@ -122,7 +122,7 @@ def test_epsilon_is_dp_accounting_s(rate: float, sigma: float, steps: int) -> No
 
 def test_a_draw_is_poisson_over_the_records() -> None:
     """Counts of 400 steps, by a test that fixed keys make repeat."""
-    data = records.TensorRecords((torch.arange(500.0), torch.zeros(500)))
+    data = own_records.TensorRecords((torch.arange(500.0), torch.zeros(500)))
     source = draws.Draws(draws.Keys(), draws.Places(500, 0.1))
     counts, rows = [], set()
     for step in range(1, 401):
@@ -133,7 +133,7 @@ def test_a_draw_is_poisson_over_the_records() -> None:
     assert abs(np.mean(counts) - 50) < 4 * math.sqrt(45 / 400) and 30 < np.var(counts) < 62
 
 
-@pytest.mark.parametrize("module", [pure, records, training])
+@pytest.mark.parametrize("module", [pure, own_records, training])
 def test_examples_in_the_text_hold(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

@@ -19,7 +19,7 @@ from scrimp import engine
 from scrimp.engine.draws import Draws
 from scrimp.engine.model import Sums, tried
 from tests.engine.models import CROSS, Centred, Token, drawn, flat, mlp
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.models.dropout import Dropout
 
 DATA = drawn(60, 10)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from app.formats.parse import parse
 from core.parts.part_files import load_part
-from core.parts.stored import Csr, StoredPart
+from core.parts.stored_records import Csr, StoredPart
 
 KEYS = {"split": "5a" * 32, "content": "c3" * 32}
 Rows = list[dict[str, Any]]

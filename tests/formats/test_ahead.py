@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.parts import ahead
-from core.parts.ahead import GAP_BYTES, MOST_BYTES, MOST_RANGES, merged
+from core.parts import read_ahead
 from core.parts.blobs import Mapped, Unsealed, stored_ranges
 from core.parts.part_files import save_part
 from core.parts.part_reader import PartFile
+from core.parts.read_ahead import GAP_BYTES, MOST_BYTES, MOST_RANGES, merged
 from core.parts.sealed import CHUNK_BYTES, HEADER_BYTES, STORED_BYTES, DataKey
 from tests.formats.test_part_files import KINDS, equal, part_of
 from tests.formats.test_sealed import KEY
@@ -31,7 +31,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Ranges:
         assert os.fstat(descriptor).st_size >= start and advice == os.POSIX_FADV_WILLNEED
         found.append((start, start + length))
 
-    monkeypatch.setattr(ahead.os, "posix_fadvise", advise)
+    monkeypatch.setattr(read_ahead.os, "posix_fadvise", advise)
     return found
 
 
@@ -71,7 +71,7 @@ def test_all_that_is_read_is_announced(
     tmp_path: Path, told: Ranges, monkeypatch: pytest.MonkeyPatch, kind: str, key: DataKey | None
 ) -> None:
     """Chunks before they are checked; in a part that may be larger than the cache, then each place."""
-    monkeypatch.setattr(ahead, "GAP_BYTES", 0)
+    monkeypatch.setattr(read_ahead, "GAP_BYTES", 0)
     part, path = part_of(kind, 3000), tmp_path / "p"
     file = PartFile(path, save_part(path, part, key), key and key.key, again=True)
     numbers = np.random.default_rng(3).permutation(3000)[:40]
@@ -116,7 +116,7 @@ def test_a_file_system_may_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def refused(*_: int) -> None:
         raise OSError(errno.EINVAL, "no")
 
-    monkeypatch.setattr(ahead.os, "posix_fadvise", refused)
+    monkeypatch.setattr(read_ahead.os, "posix_fadvise", refused)
     part, path = part_of("dense", 10), tmp_path / "p"
     file = PartFile(path, save_part(path, part))
     file.announce(np.arange(10))

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from core.native import ascending, build, records
+from core.native import ascending, build, record_columns
 from core.native.ascending import by_numpy
 from core.native.library import Library, load
 from tests.worker.native import built
@@ -28,8 +28,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 @pytest.fixture(params=["compiled", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, library: Library) -> str:
-    """Both ways of core.native.records."""
-    monkeypatch.setattr(records, "COMPILED", records.Compiled(library) if request.param == "compiled" else None)
+    """Both ways of core.native.record_columns."""
+    monkeypatch.setattr(
+        record_columns, "COMPILED", record_columns.Compiled(library) if request.param == "compiled" else None
+    )
     return str(request.param)
 
 
@@ -38,7 +40,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, library
 def test_columns_are_stacked(way: str, count: int, width: int) -> None:
     rng = np.random.default_rng(count * width)
     columns = [rng.choice([*EVEN, *rng.normal(size=9)], size=count) for _ in range(width)]
-    rows, odd = records.stacked(columns)
+    rows, odd = record_columns.stacked(columns)
     assert rows.shape == (count, width) and rows.flags.c_contiguous and not odd.any()
     assert rows.tobytes() == (np.array(columns).T + 0.0).tobytes()
 
@@ -48,21 +50,21 @@ def test_columns_are_stacked(way: str, count: int, width: int) -> None:
 def test_a_column_with_one_odd_cell_is_named(way: str, value: float, row: int) -> None:
     columns = [np.array(EVEN * 6) for _ in range(40)]
     columns[35][row] = value
-    rows, odd = records.stacked(columns)
+    rows, odd = record_columns.stacked(columns)
     assert odd.tolist() == [place == 35 for place in range(40)]
     assert np.array_equal(rows[row, 35], value, equal_nan=True)
 
 
 def test_columns_with_strides_are_read_as_what_they_show(way: str) -> None:
     whole = np.arange(120.0)
-    rows, _ = records.stacked([whole[::2], whole[1::2], whole[::-2]])
+    rows, _ = record_columns.stacked([whole[::2], whole[1::2], whole[::-2]])
     assert np.array_equal(rows, np.column_stack([whole[::2], whole[1::2], whole[::-2]]))
 
 
 @pytest.mark.parametrize("columns", [[], [np.zeros(3), np.zeros(4)], [np.zeros(3, dtype=np.float32)]])
 def test_columns_that_do_not_fit_are_refused(way: str, columns: list[np.ndarray]) -> None:
     with pytest.raises(ValueError, match="columns are float64"):
-        records.stacked(columns)
+        record_columns.stacked(columns)
 
 
 @pytest.mark.parametrize("of", [np.float32, np.float64])
@@ -73,7 +75,7 @@ def test_contents_are_those_of_each_record(way: str, of: type, count: int, longe
     numbers = rng.choice([*EVEN, NAN, *rng.normal(size=9)], size=(count, 7)).astype(of)
     order, labels = rng.permutation(7), rng.integers(0, 256, (count, longest), dtype=np.uint8)
     lengths = rng.integers(0, longest + 1, count)
-    found, ends = records.contents(numbers, order, b"begin", labels, lengths)
+    found, ends = record_columns.contents(numbers, order, b"begin", labels, lengths)
     expected = [
         b"begin" + (row[order].astype("<f8") + 0.0).tobytes() + label[:length].tobytes()
         for row, label, length in zip(numbers, labels, lengths.tolist(), strict=True)
@@ -98,7 +100,7 @@ def test_contents_are_those_of_each_record(way: str, of: type, count: int, longe
 def test_what_would_read_beyond_a_record_is_refused(way: str, order: list[int], lengths: list[int], of: type) -> None:
     numbers, labels = np.zeros((2, 2), dtype=of), np.zeros((2, 4), dtype=np.uint8)
     with pytest.raises(ValueError, match=r"order|label"):
-        records.contents(numbers, np.array(order), b"", labels, np.array(lengths))
+        record_columns.contents(numbers, np.array(order), b"", labels, np.array(lengths))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 500])
@@ -106,7 +108,7 @@ def test_large_numbers_are_added_modulo_2_to_the_512(way: str, count: int) -> No
     numbers = np.random.default_rng(count).integers(0, 256, (count, 64), dtype=np.uint8)
     numbers[::2] = 255  # every word carries
     wanted = sum(int.from_bytes(each.tobytes(), "little") for each in numbers) % 2**512
-    assert records.sum_512(numbers) == wanted
+    assert record_columns.sum_512(numbers) == wanted
 
 
 def digests(kind: str) -> np.ndarray:

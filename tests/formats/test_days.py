@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.formats import cells
+from app.formats import cell_blocks
 from core.errors import InvalidRequest
 from tests.formats.files import parsed, spec
 
@@ -82,7 +82,7 @@ def test_an_unknown_time_zone_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 def test_nanoseconds_are_rounded_down_whatever_is_installed(zone: str | None) -> None:
     """Python's times have none. With pandas Arrow would give pandas' own type, and without it an error."""
-    before, none, after = cells.listed(pa.array([-1, None, 10**9 + 1], pa.timestamp("ns", zone)))
+    before, none, after = cell_blocks.listed(pa.array([-1, None, 10**9 + 1], pa.timestamp("ns", zone)))
     assert (type(before), none, type(after)) == (datetime, None, datetime)
     zone_of = None if zone is None else UTC
     start = datetime(1970, 1, 1, tzinfo=zone_of)

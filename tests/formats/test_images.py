@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.datasets.folders import pack
+from app.datasets.class_folders import pack
 from app.formats import image_file
-from app.formats.records import Records, Taken
+from app.formats.reader_records import Records, Taken
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import InvalidRequest
 from core.parts.sealed import WRAP_BYTES, DataKey, Named, SealedPath, create

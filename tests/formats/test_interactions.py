@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import InvalidRequest
-from core.parts.ids import hashed_row
-from core.parts.stored import Pairs, StoredPart
+from core.parts.id_rows import hashed_row
+from core.parts.stored_records import Pairs, StoredPart
 from tests.formats.files import parsed
 
 ROWS = [(str(1 + i % 7), str(1 + i * i % 11), float(1 + i % 5)) for i in range(60)]

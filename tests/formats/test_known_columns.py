@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from core.native import ascending, blake2b, records
+from core.native import ascending, blake2b, record_columns
 from tests.formats.files import parsed, spec
 
 KNOWN = Path(__file__).with_name("known_columns.json")
@@ -141,7 +141,7 @@ def test_columns_of_every_type(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["numbers", "label texts", "table both", "dropped", "equal"])
 def test_the_same_without_what_is_compiled(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (ascending, blake2b, records):
+    for module in (ascending, blake2b, record_columns):
         monkeypatch.setattr(module, "COMPILED", None)
     assert hashes(answer_of(tmp_path, kind)) == json.loads(KNOWN.read_text())[kind]
 

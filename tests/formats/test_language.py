@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import InvalidRequest
-from core.parts.stored import Texts
+from core.parts.stored_records import Texts
 from tests.formats import files
 from tests.formats.files import parsed, write
 

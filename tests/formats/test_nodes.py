@@ -12,7 +12,7 @@ from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.neighbourhoods import Tree
 from core.errors import InvalidRequest
 from core.parts.nodes import ids_of, kept, number_of, read
-from core.statistics.passes import width_of
+from core.statistics.statistics_passes import width_of
 from tests.formats.files import Rows, parsed, spec, write
 
 NODES: dict[str, Any] = {"kind": "nodes", "columns": ["a", "b"], "node": "id", "neighbours": "links", "keep": 2}

@@ -18,10 +18,10 @@ from core import merkle
 from core.parts.damage import DataDamagedError
 from core.parts.layout import Index, Layout, index_path
 from core.parts.part_files import count_of, load_part, open_part, remove_part, rename_part, save_part
+from core.parts.part_pieces import chosen, cut, joined
 from core.parts.part_reader import PartFile
 from core.parts.part_writer import PartWriter
-from core.parts.pieces import chosen, cut, joined
-from core.parts.stored import Csr, Pairs, Sequences, StoredPart, Texts
+from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart, Texts
 
 OLD = Path(__file__).parent / "old_parts"
 KINDS = ["dense", "of_users", "sparse", "pairs", "sequences", "texts"]

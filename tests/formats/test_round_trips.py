@@ -15,7 +15,7 @@ import pytest
 
 from core.errors import PermanentError
 from core.parts.part_files import load_part, save_part
-from core.parts.stored import Csr, StoredPart
+from core.parts.stored_records import Csr, StoredPart
 from tests.formats.files import TEXT, dense, number_rows, parsed, spec, write
 
 FORMATS = ["csv", "jsonl", "parquet", "npz"]
@@ -206,7 +206,8 @@ def test_empty_parts_round_trip(tmp_path: Path) -> None:
 
 def test_stored_parts_load_without_arrow_or_sklearn() -> None:
     code = (
-        "import sys, core.parts.stored; print(sorted({'pyarrow', 'sklearn', 'scipy', 'pydantic'} & set(sys.modules)))"
+        "import sys, core.parts.stored_records; "
+        "print(sorted({'pyarrow', 'sklearn', 'scipy', 'pydantic'} & set(sys.modules)))"
     )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

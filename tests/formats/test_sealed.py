@@ -21,8 +21,8 @@ from core.parts.blobs import open_blob
 from core.parts.damage import DataDamagedError
 from core.parts.layout import index_path
 from core.parts.part_files import count_of, load_part, open_part, save_part
+from core.parts.part_pieces import joined
 from core.parts.part_reader import PartFile
-from core.parts.pieces import joined
 from core.parts.sealed import (
     CHUNK_BYTES,
     HEADER_BYTES,

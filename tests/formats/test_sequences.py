@@ -14,7 +14,7 @@ from core.contracts.dataset_spec import DatasetSpec
 from core.errors import InvalidRequest
 from core.parts.damage import DataDamagedError
 from core.parts.part_files import load_part, save_part
-from core.parts.stored import Sequences, StoredPart
+from core.parts.stored_records import Sequences, StoredPart
 from tests.formats import test_interactions
 from tests.formats.files import parsed
 

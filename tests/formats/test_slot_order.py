@@ -23,10 +23,10 @@ from core.contracts.slots import PartSlots, Slots
 from core.parts import part_writer
 from core.parts.layout import Layout, index_path
 from core.parts.part_files import count_of, load_part, remove_part, save_part
+from core.parts.part_pieces import cut, joined, taken
 from core.parts.part_reader import PartFile
-from core.parts.pieces import cut, joined, taken
 from core.parts.sealed import WRAP_BYTES, DataKey, header_of
-from core.parts.stored import SlotColumn, StoredPart
+from core.parts.stored_records import SlotColumn, StoredPart
 from tests.formats.files import TEXT, parsed, spec, write
 from tests.formats.test_part_files import KINDS, equal, part_of
 from tests.formats.test_streaming import USERS, rows_of

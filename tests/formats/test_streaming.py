@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.formats import parse as parse_module
-from app.formats import records as records_module
+from app.formats import reader_records as records_module
 from core import disk
 from core.errors import InvalidRequest, StorageFull
 from core.parts import part_writer
-from core.parts.stored import Texts
-from core.parts.units import FIRST_NUMBER
+from core.parts.stored_records import Texts
+from core.parts.unit_digests import FIRST_NUMBER
 from tests.formats.files import KEYS, Rows, parsed, spec, write
 from tests.formats.test_part_files import equal
 

@@ -20,7 +20,7 @@ from core.contracts.redeclaration import Redeclaration, amended
 from core.contracts.table import TableFeatures
 from core.errors import InvalidRequest
 from core.parts import inputs
-from core.parts.tables import entries, expanded
+from core.parts.table_cells import entries, expanded
 from tests.formats.files import parsed, spec, write
 
 COLUMNS: list[dict[str, Any]] = [

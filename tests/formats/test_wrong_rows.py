@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.formats import cells, csv_file
-from app.formats import records as records_module
+from app.formats import cell_blocks, csv_file
+from app.formats import reader_records as records_module
 from app.formats.row_faults import without_value
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.table import NumberColumn
 from core.errors import InvalidRequest
 from core.parts.columns import Coder, NumberCoder, UnusableCell, comma_number, json_number, text_number
-from core.parts.tables import CellCoder
+from core.parts.table_cells import CellCoder
 from tests.formats.files import TEXT, Rows, parsed, spec, write
 from tests.formats.test_streaming import file_of
 
@@ -226,10 +226,11 @@ def one_by_one(found: list[Any], coder: Coder) -> list[Any]:
     return codes
 
 
-def by_column(found: cells.Cells, coder: Any) -> list[Any]:
-    values, flags = cells.number_column(found, coder, typed=False)
+def by_column(found: cell_blocks.Cells, coder: Any) -> list[Any]:
+    values, flags = cell_blocks.number_column(found, coder, typed=False)
     return [
-        cells.REASONS[flag - 1] if flag else value for value, flag in zip(values.tolist(), flags.tolist(), strict=True)
+        cell_blocks.REASONS[flag - 1] if flag else value
+        for value, flag in zip(values.tolist(), flags.tolist(), strict=True)
     ]
 
 
@@ -252,7 +253,7 @@ def test_arrow_reads_json_s_cells_as_the_definition_does(found: list[Any]) -> No
         {"name": "a", "range": (0, 1), "missing": "middle", "missing_cells": ("-9", "1")}
     )
     for coder in (NumberCoder(json_number), CellCoder(column, json_number)):
-        assert str(by_column(cells.arrow_or_list(found), coder)) == str(one_by_one(found, coder))
+        assert str(by_column(cell_blocks.arrow_or_list(found), coder)) == str(one_by_one(found, coder))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from core.contracts.blocks import UNITS
 from core.errors import InvalidRequest, LimitError, ServiceError
 from core.parts.layout import index_path
 from core.parts.part_files import load_part
-from core.parts.stored import Csr, Pairs, Sequences, StoredPart
+from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart
 from tests.fuzz.cases import CANARY, Case
 
 KEYS = {"split": "5a" * 32, "content": "c3" * 32}

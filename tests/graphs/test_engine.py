@@ -20,9 +20,9 @@ from tests.graphs.conftest import Exported, made
 from tests.worker.support import plan_of, spec, start_of
 from worker.clipping.examined import UnfitLayerError
 from worker.data.records import DenseRecords
-from worker.models.files import save_model
 from worker.models.graph_network import GraphNetwork
-from worker.models.hf.loading import ModelMissingError
+from worker.models.hf.hf_loading import ModelMissingError
+from worker.models.model_files import save_model
 from worker.predicting.loaded import UnreadableModelError, load
 from worker.training import self_test
 from worker.training.plan import Plan

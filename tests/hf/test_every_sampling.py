@@ -13,8 +13,8 @@ from tests.worker.support import DirectLink, Supervisor, plan_of, spec, start_of
 from worker.telemetry import Telemetry
 from worker.training.batches import TrainingData
 from worker.training.loop import Training
-from worker.training.replay import Replay
 from worker.training.self_test import random_records
+from worker.training.write_ahead import Replay
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "full_batch": {"kind": "full_batch"},

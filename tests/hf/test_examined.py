@@ -14,7 +14,7 @@ from core.errors import PrivacyError
 from tests.bound.worst import engine_of
 from tests.hf.test_bound import TRIED
 from tests.hf.test_norms import model
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_model import HfTuning
 from worker.training.self_test import require_exact
 
 

@@ -14,11 +14,11 @@ import torch
 
 from app.catalogue import extractors
 from core.contracts.extractor import ImageInput
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from tests.hf import tiny
 from tests.worker.extractor import write_extractor
+from worker.extractors.extractor_files import ExtractorMissingError
 from worker.extractors.features import extracted, of_folder
-from worker.extractors.files import ExtractorMissingError
 from worker.training.self_test import extractor_failures
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))

@@ -19,7 +19,7 @@ from tests.hf.tiny import FAMILIES, write
 from tests.worker.test_meta import META, drawn, on_meta, shapes
 from worker.clipping.build import build_engine
 from worker.clipping.examined import UnfitLayerError
-from worker.models.hf.loading import ModelMissingError
+from worker.models.hf.hf_loading import ModelMissingError
 from worker.training.self_test import require_exact
 
 __all__ = ["on_meta"]  # a fixture

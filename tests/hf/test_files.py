@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from core.contracts.dataset_spec import ClassificationTask, LanguageModelTask, Text
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from tests.hf.test_norms import KEY, model, some_parameters
-from worker.data.parts import records_of
-from worker.models.files import save_model
-from worker.models.hf.model import HfTuning
+from worker.data.loaded_parts import records_of
+from worker.models.hf.hf_model import HfTuning
 from worker.models.hf.tokens import Tokens
+from worker.models.model_files import save_model
 
 TEXTS = ["w1 w2 w3", "w4", "", "w5 w6 w7 w8 w9 w10 w11 w12 w13 w14 unknown", "w2 w2 w1"]
 FEATURES = Text(column="text")

@@ -16,9 +16,9 @@ from core.contracts.hf import HfModel
 from core.parts import model_folder
 from core.parts.model_folder import UnfitModelError
 from tests.hf.test_norms import KEY, model, records
-from worker.models.hf.files import tuned_files
-from worker.models.hf.loading import ModelMissingError, load
+from worker.models.hf.hf_loading import ModelMissingError, load
 from worker.models.hf.tokens import Tokens
+from worker.models.hf.tuned_files import tuned_files
 
 
 def copied(models_root: Path, root: Path, kind: str = "gpt2", tokenizer: Any = None, **config: Any) -> Path:

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from app.catalogue.model_folders import resolved
-from app.catalogue.models import refusal
+from app.catalogue.model_kinds import refusal
 from core.contracts.dataset_spec import ClassificationTask
 from core.contracts.dataset_spec import Tensor as TensorFeatures
 from core.contracts.hf import HfModel
@@ -31,9 +31,9 @@ from tests.hf.tiny import IMAGES, write
 from tests.worker.test_meta import META, drawn, shapes
 from worker.clipping.build import build_engine
 from worker.data.records import DenseRecords
-from worker.models.files import save_model
+from worker.models.hf.hf_loading import ModelMissingError
 from worker.models.hf.images import HfImages
-from worker.models.hf.loading import ModelMissingError
+from worker.models.model_files import save_model
 from worker.training.self_test import require_exact
 
 CLASSES = ("a", "b", "c")

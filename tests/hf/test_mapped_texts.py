@@ -15,11 +15,11 @@ from core.contracts import memory
 from core.contracts.job_spec import JobSpec
 from core.parts.part_files import save_part
 from core.parts.sealed import WRAP_BYTES, DataKey, header_of
-from core.parts.stored import Sequences, StoredPart, Texts
+from core.parts.stored_records import Sequences, StoredPart, Texts
 from tests.hf.test_norms import LENGTH, model
 from tests.worker.support import Supervisor, plan_of, run_thread, spec, start_of
-from worker.attempt import loading
-from worker.data.parts import MappedPart
+from worker.attempt import part_loading
+from worker.data.loaded_parts import MappedPart
 from worker.messages import Finished, Part
 from worker.models.hf.tokens import Tokens
 
@@ -69,7 +69,7 @@ def test_a_model_trained_on_mapped_texts_is_the_same(
     tmp_path: Path, models_root: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests, places = [], []
-    loader = loading._tokenized
+    loader = part_loading._tokenized
 
     def watched(*asked: Any) -> Any:
         load = loader(*asked)
@@ -81,12 +81,12 @@ def test_a_model_trained_on_mapped_texts_is_the_same(
 
         return noted
 
-    monkeypatch.setattr(loading, "_tokenized", watched)
+    monkeypatch.setattr(part_loading, "_tokenized", watched)
     for limit in (memory.IN_MEMORY_BYTES, 0):
         monkeypatch.setattr(memory, "IN_MEMORY_BYTES", limit)
         scratch = tmp_path / f"scratch{limit}"
         scratch.mkdir()
-        monkeypatch.setattr(loading.tempfile, "gettempdir", lambda scratch=scratch: str(scratch))
+        monkeypatch.setattr(part_loading.tempfile, "gettempdir", lambda scratch=scratch: str(scratch))
         supervisor = Supervisor(start_for(models_root, kind, tmp_path / str(limit)))
         assert isinstance(run_thread(supervisor).last, Finished)
         digests.append(supervisor.digests())
@@ -98,13 +98,13 @@ def test_tokens_are_kept_once_and_sealed_as_their_texts(
     tmp_path: Path, models_root: Path, key: DataKey | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(loading.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(part_loading.tempfile, "gettempdir", lambda: str(tmp_path))
     start = start_for(models_root, "roberta", tmp_path / "job", key=key)
     plan, made = plan_of(start, models_root=models_root), model(models_root, "roberta")
     tokens = Tokens(made.folder, LENGTH)
     message = Supervisor(start).message()
     (part,) = message.parts.train
-    load = loading._tokenized(message, lambda: None, plan, tokens)
+    load = part_loading._tokenized(message, lambda: None, plan, tokens)
     found = load(part)
     assert isinstance(found, MappedPart) and len(found) == TEXTS
     wanted = tokens.of_part(texts(TEXTS, 3), lambda: None)
@@ -114,7 +114,7 @@ def test_tokens_are_kept_once_and_sealed_as_their_texts(
     for place, number in enumerate(numbers.tolist()):
         assert _items(rows.x, place) == _items(wanted.x, number)
     assert rows.y.tolist() == wanted.y[numbers].tolist()
-    files = [each for each in (tmp_path / loading.FEATURES).iterdir() if each.suffix == ".arrow"]
+    files = [each for each in (tmp_path / part_loading.FEATURES).iterdir() if each.suffix == ".arrow"]
     assert len(files) == 1 and (header_of(files[0]) is not None) is (key is not None)
 
     def again(*_: Any) -> Any:
@@ -140,7 +140,7 @@ def test_public_sizes_decide(models_root: Path, tmp_path: Path) -> None:
 def test_texts_are_never_in_memory_whole(tmp_path: Path, models_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """12 MB of texts are read in a small part of that, and most of each is cut."""
     monkeypatch.setattr(memory, "IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(loading.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(part_loading.tempfile, "gettempdir", lambda: str(tmp_path))
     start = start_for(models_root, "roberta", tmp_path / "job")
     long = StoredPart(Texts.of(["w1 " * 2000] * 2000), np.zeros(2000, dtype=np.int64))
     size = long.nbytes
@@ -148,7 +148,7 @@ def test_texts_are_never_in_memory_whole(tmp_path: Path, models_root: Path, monk
     del long
     message = Supervisor(start).message()
     tokens = Tokens(model(models_root, "roberta").folder, LENGTH)
-    load = loading._tokenized(message, lambda: None, plan_of(start, models_root=models_root), tokens)
+    load = part_loading._tokenized(message, lambda: None, plan_of(start, models_root=models_root), tokens)
     part = message.parts.train[0].model_copy(update={"path": str(tmp_path / "long"), "sha256": sha256})
     tracemalloc.start()
     load(part)

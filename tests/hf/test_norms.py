@@ -19,9 +19,9 @@ from tests.worker.support import key
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
 from worker.clipping.engine import ClippingKind
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.models.base import Parameters
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_model import HfTuning
 
 KEY = bytes.fromhex(key("init"))
 LENGTH = 8

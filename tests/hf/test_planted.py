@@ -12,16 +12,16 @@ import torch
 
 from core.contracts.dataset_spec import Text
 from core.contracts.job_spec import Clipping
-from core.privacy.canaries import coins
+from core.privacy.canary_bound import coins
 from tests.hf.test_norms import KEY, LENGTH, model, training
 from tests.hf.tiny import VOCABULARY
 from worker.clipping.build import build_engine
 from worker.clipping.engine import Clip
 from worker.data.ranks import ALONE
-from worker.data.sequences import SequenceRecords
-from worker.models.hf.model import HfTuning
+from worker.data.sequence_records import SequenceRecords
+from worker.models.hf.hf_model import HfTuning
+from worker.training.audit_records import Draws, form_of
 from worker.training.planted import PlantedRecords
-from worker.training.synthetic import Draws, form_of
 
 CANARIES, C = 100, 0.05
 

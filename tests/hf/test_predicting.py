@@ -17,9 +17,9 @@ from tests.hf.test_norms import model, some_parameters
 from tests.hf.tiny import VOCABULARY, write
 from tests.worker.support import spec
 from worker.messages import Predict
-from worker.models.files import save_model
-from worker.models.hf.loading import ModelMissingError
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_loading import ModelMissingError
+from worker.models.hf.hf_model import HfTuning
+from worker.models.model_files import save_model
 from worker.predicting.language import continuations
 from worker.predicting.predict import predicted
 

@@ -19,17 +19,17 @@ from core.contracts.job_spec import Clipping
 from core.parts import model_folder
 from core.parts.chat import ChatTemplate, tried
 from core.parts.model_folder import UnfitModelError
-from core.parts.stored import Sequences, StoredPart, Texts
+from core.parts.stored_records import Sequences, StoredPart, Texts
 from tests.datasets.conftest import Api, new_api
 from tests.datasets.conftest import spec as declared
 from tests.hf.test_admission import post
 from tests.hf.test_norms import KEY, LENGTH, model, norm, one_at_a_time, records, some_parameters, training
 from tests.worker.test_meta import META, drawn, shapes
 from worker.clipping.build import build_engine
-from worker.data.parts import records_of
-from worker.data.sequences import SequenceRecords
-from worker.models.hf.loading import ModelMissingError
-from worker.models.hf.model import HfTuning
+from worker.data.loaded_parts import records_of
+from worker.data.sequence_records import SequenceRecords
+from worker.models.hf.hf_loading import ModelMissingError
+from worker.models.hf.hf_model import HfTuning
 from worker.models.hf.tokens import Tokens
 from worker.training.self_test import random_records, require_exact
 

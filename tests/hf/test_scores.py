@@ -17,9 +17,9 @@ from core.privacy.releases import NoisyCount, NoisySum
 from tests.hf.test_norms import KEY, model, records, some_parameters, training
 from tests.hf.tiny import write
 from worker.clipping.build import build_engine
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.metrics.scores import _private_sums, frequency_groups, noisy_score, public_scores
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_model import HfTuning
 
 
 def test_tokens_are_scored_one_by_one_and_in_groups(models_root: Path) -> None:

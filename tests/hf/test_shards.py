@@ -15,7 +15,7 @@ from core.parts import model_folder
 from core.parts.model_folder import UnfitModelError
 from tests.hf.test_hostile import rewritten
 from tests.hf.test_norms import KEY, model
-from worker.models.hf.loading import ModelMissingError
+from worker.models.hf.hf_loading import ModelMissingError
 
 NAMES = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 

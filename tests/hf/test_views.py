@@ -18,10 +18,10 @@ from tests.hf.tiny import write
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine
 from worker.data.records import DenseRecords
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.models.base import Parameters
+from worker.models.hf.hf_model import HfTuning
 from worker.models.hf.images import HfImages
-from worker.models.hf.model import HfTuning
 from worker.models.views import Views
 
 CLASSES = ("a", "b", "c")

@@ -13,16 +13,16 @@ from app.admission.hold import hold
 from app.admission.price import price
 from app.admission.request import Limits, Request, resolve
 from app.admission.service import Admission
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Job
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.attempts import AttemptLog
 from core.contracts.job_spec import JobSpec
-from core.contracts.stored import ArtifactFile
-from core.privacy import pricing, study
-from core.privacy.plans import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
+from core.contracts.stored_documents import ArtifactFile
+from core.privacy import pricing, study_price
+from core.privacy.price_requests import FitRequest, PlanRequest, StudyFitRequest, StudyRequest
 from core.privacy.prices import Largest, Price, StudyPrice, Units
 from tests import factories
 from tests.factories import add_dataset, add_key, job_spec
@@ -33,7 +33,7 @@ Submit = Callable[..., str]
 
 @cache
 def _priced(request: str) -> StudyPrice:
-    return study.price(StudyRequest.model_validate_json(request))
+    return study_price.price(StudyRequest.model_validate_json(request))
 
 
 def price_once(request: StudyRequest) -> StudyPrice:
@@ -56,7 +56,7 @@ class PlainPricing:
         return pricing.largest_that_fits(FitRequest(plan=plan, remaining=remaining))
 
     def largest_study_that_fits(self, study_: StudyRequest, remaining: Units) -> Largest:
-        return study.largest_that_fits(StudyFitRequest(study=study_, remaining=remaining))
+        return study_price.largest_that_fits(StudyFitRequest(study=study_, remaining=remaining))
 
 
 @pytest.fixture

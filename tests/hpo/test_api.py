@@ -18,12 +18,12 @@ from app.admission import standing
 from app.admission.choices import closed
 from app.admission.lookup import dataset_facts
 from app.admission.study import check_study
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, LedgerEntry
 from app.db.trip import round_trip
 from app.hpo.strategies import Study
 from app.hpo.strategies import runs_of as runs_at
-from app.lifecycle.studies import run_spec
+from app.lifecycle.study_states import run_spec
 from core.contracts.job_spec import JobSpec
 from core.privacy.gdp import mu_from_epsilon
 from core.privacy.shares import run_mechanism

@@ -18,12 +18,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Job, LedgerEntry
 from app.jobs import steering
 from app.keys.service import Caller
-from app.ledger.verify import verify
-from app.lifecycle import studies
+from app.ledger.verification import verify
+from app.lifecycle import study_states
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim, give_back
 from app.lifecycle.states import FINISHED
@@ -177,8 +177,8 @@ class StudyMachine(RuleBasedStateMachine):
     def _end(self, run: Job) -> None:
         if run.status != "queued":
             with self.db.write() as session:
-                studies.lock(session, run.id)
-                job = studies.get_job(session, run.id, lock=True)
+                study_states.lock(session, run.id)
+                job = study_states.get_job(session, run.id, lock=True)
                 if job.status in ("running", "cancelling"):
                     give_back(session, job, "lost", 3)
             return

@@ -16,11 +16,11 @@ from core.privacy import events, gdp, pld
 from core.privacy.division import price_runs
 from core.privacy.filters import filter_of
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.plans import StudyCommon, StudyFitRequest, StudyRequest
+from core.privacy.price_requests import StudyCommon, StudyFitRequest, StudyRequest
 from core.privacy.prices import PricedRun, Units
 from core.privacy.releases import NoisyCount, NoisySum
 from core.privacy.shares import noise_multiplier, run_mechanism, units_of
-from core.privacy.study import largest_that_fits, price, study_event
+from core.privacy.study_price import largest_that_fits, price, study_event
 from tests.by_night import but
 
 DELTA = 1e-5

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.jobs import steering
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog

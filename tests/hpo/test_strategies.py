@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from app.hpo.draws import Draws
-from app.hpo.fit import fit
+from app.hpo.scaling_fit import fit
 from app.hpo.space import Bounds, Split, log_grid
 from app.hpo.strategies import Study, decide, runs_of, slots, winner
+from app.hpo.study_draws import Draws
 from core.contracts.hpo import GridOracle, GridPoints, Hpo, LinearScaling, Random, RandomK, Space
 
 HPO: TypeAdapter[Hpo] = TypeAdapter(Hpo)

@@ -12,13 +12,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact, Certificate, Dataset, Job, JobEvent, Metric, Outbox
 from app.keys.service import Caller
 from app.ledger import certificates
 from app.ledger.repository import posted
 from app.ledger.summary import settled_events
-from app.lifecycle import studies
+from app.lifecycle import study_states
 from app.lifecycle.claims import claim
 from app.predictions.service import require_model
 from core.errors import NotFound
@@ -143,8 +143,8 @@ def test_cancel_stops_all_and_releases_what_was_not_started(db: Database, submit
     log = claimed(db, pilots[1].id)
     assert log.start_block(1, 2)
     with db.write() as session:
-        studies.lock(session, pilots[1].id)
-        studies.cancel(session, studies.get_job(session, study, lock=True))
+        study_states.lock(session, pilots[1].id)
+        study_states.cancel(session, study_states.get_job(session, study, lock=True))
     assert job_of(db, study).status == "cancelling"
     assert {run.status for run in runs_of(db, study)} == {"succeeded", "cancelling", "cancelled"}
     assert log.heartbeat()
@@ -158,7 +158,7 @@ def test_cancel_stops_all_and_releases_what_was_not_started(db: Database, submit
 def test_a_study_that_never_started_is_void(db: Database, submit: Submit) -> None:
     study = submit()
     with db.write() as session:
-        studies.cancel(session, studies.get_job(session, study, lock=True))
+        study_states.cancel(session, study_states.get_job(session, study, lock=True))
     account = account_of(db, study)
     assert (job_of(db, study).status, account.train_held, account.train_spent) == ("cancelled", 0, 0)
 
@@ -186,7 +186,7 @@ def test_a_run_of_which_more_was_recorded_than_it_holds_ends_the_study(db: Datab
     assert log.start_block(1, run.steps)
     log.record_digest(run.steps, "a" * 64)
     with db.write() as session:
-        studies.get_job(session, run.id, lock=True).steps_started = run.steps + 1
+        study_states.get_job(session, run.id, lock=True).steps_started = run.steps + 1
     log.succeed(artifacts_of(run), run.steps, [])
     ended, account = job_of(db, study), account_of(db, study)
     assert (job_of(db, run.id).status, ended.status) == ("failed", "failed")
@@ -208,8 +208,8 @@ def test_a_cancel_that_comes_too_late_takes_no_model_away(db: Database, submit: 
     log = claimed(db, run.id)
     assert log.start_block(1, run.steps)
     with db.write() as session:
-        studies.lock(session, run.id)
-        studies.cancel(session, studies.get_job(session, study, lock=True))
+        study_states.lock(session, run.id)
+        study_states.cancel(session, study_states.get_job(session, study, lock=True))
     log.record_digest(run.steps, "a" * 64)
     log.succeed(artifacts_of(run), run.steps, [])
     ended = job_of(db, study)
@@ -293,7 +293,7 @@ def test_a_run_that_is_lost_again_and_again_ends_no_study_and_a_cancel_gives_the
         log.gone("lost")
     assert job_of(db, study).status == "running"
     with db.write() as session:
-        studies.cancel(session, session.get_one(Job, study))
+        study_states.cancel(session, session.get_one(Job, study))
     ended, account = job_of(db, study), account_of(db, study)
     assert ended.status == "cancelled"
     assert (account.train_held, 0 < account.train_spent < run.quote["charge"]["train"]) == (0, True)

@@ -9,10 +9,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact, Certificate, Job, Outbox
 from app.ledger import certificates
-from app.lifecycle import studies
+from app.lifecycle import study_states
 from core.errors import PrivacyError
 from core.privacy.mechanism import MechanismConfig
 from scrimp import recompute
@@ -46,15 +46,15 @@ def test_the_first_trial_goes_first_and_alone_is_charged_for_the_mean(db: Databa
     (first,) = runs_of(db, study)
     assert job_of(db, study).steps == 7
     with db.read() as session:
-        assert studies.has_one_mean(session, first)
+        assert study_states.has_one_mean(session, first)
         with pytest.raises(PrivacyError, match="not on record"):  # nobody else could begin
-            studies.released_mean(session, first)
+            study_states.released_mean(session, first)
     play(db, first)
     pilots = runs_of(db, study)
     assert [run.trial_number for run in pilots] == [0, 1, 2, 3, 4, 5] and means(pilots) == [True] + [False] * 5
     assert (job_of(db, study).study or {})["decision"] is None
     with db.read() as session:
-        assert studies.released_mean(session, pilots[4]).sha256 == "b" * 64
+        assert study_states.released_mean(session, pilots[4]).sha256 == "b" * 64
     spent = [run.quote["charge"]["train"] for run in pilots[:3]]
     assert spent[0] == account_of(db, study).train_spent == spent[1] + ONE and spent[1] == spent[2]
     runs = finished(db, study)
@@ -91,7 +91,7 @@ def test_a_cancel_pays_for_the_mean_if_it_was_begun(db: Database, submit: Submit
     elif begun:
         assert log.start_block(1, begun)
     with db.write() as session:
-        studies.cancel(session, studies.get_job(session, study, lock=True))
+        study_states.cancel(session, study_states.get_job(session, study, lock=True))
     if log is not None:
         assert log.heartbeat()
         log.cancelled()
@@ -129,7 +129,7 @@ def test_a_study_stored_before_releases_a_mean_in_each_trial(db: Database, submi
         row.study = column
     (first,) = runs_of(db, study)
     with db.read() as session:
-        assert not studies.has_one_mean(session, first)
+        assert not study_states.has_one_mean(session, first)
     play(db, first)
     assert means(runs_of(db, study)) == [True, True]
 

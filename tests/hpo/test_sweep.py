@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from core.privacy.plans import FinalRunRequest
-from core.privacy.sweep import final_run
+from core.privacy.price_requests import FinalRunRequest
+from core.privacy.sweep_price import final_run
 from tests.hpo.test_plan import GOLDEN, study
 
 

@@ -25,7 +25,7 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, AuditEntry
 from app.identity import people
 from app.identity.provider import Identity, SignInRefused
@@ -285,7 +285,7 @@ def test_a_provider_that_does_not_answer_holds_no_other_visitor(
     """Anybody may begin: visitors who wait for it would take all threads of the service."""
     asked, answers = threading.Event(), threading.Event()
 
-    monkeypatch.setattr("app.identity.requests.TOTAL_S", 50.0)
+    monkeypatch.setattr("app.identity.provider_requests.TOTAL_S", 50.0)
 
     def hold() -> None:
         asked.set()
@@ -359,7 +359,9 @@ def test_a_provider_that_answers_badly_holds_nobody(
     visit: Visit, provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, name: str, endpoint: str
 ) -> None:
     """However it drips, and whatever it sends: a request to it ends by one deadline, and is 503 in words."""
-    monkeypatch.setattr("app.identity.requests.TOTAL_S", 2.0 if "never" in name or name == "no answer" else 50.0)
+    monkeypatch.setattr(
+        "app.identity.provider_requests.TOTAL_S", 2.0 if "never" in name or name == "no answer" else 50.0
+    )
     browser = visit()
     with peer(BAD[name]) as (address, _):
         provider.document[endpoint] = address
@@ -379,7 +381,7 @@ def test_codes_that_anybody_brings_do_not_take_all_threads(
 
     monkeypatch.setattr("app.identity.provider.EXCHANGES", 4)
     monkeypatch.setattr("app.identity.provider.OF_NETWORK", 2)
-    monkeypatch.setattr("app.identity.requests.TOTAL_S", 300.0)
+    monkeypatch.setattr("app.identity.provider_requests.TOTAL_S", 300.0)
     strangers = [visit("192.0.2.1"), visit("192.0.2.1"), visit("192.0.2.1"), visit("192.0.2.2"), visit("192.0.2.3")]
     with ThreadPoolExecutor(8) as threads, peer(hang) as (address, over):
         provider.document["token_endpoint"] = address
@@ -405,7 +407,7 @@ def test_a_slow_provider_holds_no_thread_of_other_pages(
     visit: Visit, provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callbacks run in threads of their own: every one of them may hang, and another page still answers."""
-    monkeypatch.setattr("app.identity.requests.TOTAL_S", 300.0)
+    monkeypatch.setattr("app.identity.provider_requests.TOTAL_S", 300.0)
     began = threading.Semaphore(0)
 
     def hang(_connection: socket.socket, over: threading.Event) -> None:

@@ -9,17 +9,17 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from app.admission import hold, rows, standing
-from app.admission.checks import check
+from app.admission import hold, job_rows, standing
 from app.admission.choices import closed
 from app.admission.hold import new_job
+from app.admission.job_rows import NewJob
+from app.admission.job_rules import check
 from app.admission.lookup import dataset_facts, look_up
 from app.admission.price import Priced
 from app.admission.request import Limits, Request
-from app.admission.rows import NewJob
 from app.admission.standing import Standing
 from app.datasets.repository import check_content
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import (
     Account,
     AuditEntry,
@@ -32,7 +32,7 @@ from app.db.models import (
     WebhookEvent,
     table_of,
 )
-from app.db.together import Together, row_of
+from app.db.statement_batch import Together, row_of
 from app.db.trip import round_trip
 from app.grants import service as grants
 from app.keys.service import Caller, create
@@ -72,7 +72,7 @@ def made(db: Database, caller: Caller, dataset: str, once: str) -> Made:
 
 def write(db: Database, caller: Caller, priced: Priced, job: NewJob) -> Any:
     with db.write() as session, round_trip(session.connection()) as trip:
-        key = rows.write(trip, job, priced.price.charge)
+        key = job_rows.write(trip, job, priced.price.charge)
     return key.one_or_none()
 
 

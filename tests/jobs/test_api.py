@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.jobs.artifacts import ArtifactDamagedError
 from app.settings import Settings
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from tests.conftest import Api
 from tests.dashboard.conftest import serving
 from tests.lifecycle.conftest import claimed

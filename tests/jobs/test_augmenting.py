@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.admission.checks import check
 from app.admission.facts import DatasetFacts
+from app.admission.job_rules import check
 from app.dashboard import job_draft
 from core.contracts.job_spec import JobSpec
 from core.errors import InvalidRequest

@@ -14,8 +14,8 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
-from app.db import engine
-from app.db.engine import Database
+from app.db import database
+from app.db.database import Database
 from app.jobs import routes as jobs
 from app.jobs.show_routes import router as jobs_router
 from app.jobs.show_routes import show_job
@@ -92,7 +92,7 @@ def test_a_post_with_a_hold_makes_three_round_trips(
 ) -> None:
     """By libpq's own trace: the server ends each round trip with ReadyForQuery. Nine were needed before, four of them
     while the account's row was locked."""
-    monkeypatch.setattr(engine, "PING_AFTER_S", math.inf)  # a connection that was idle for a second is asked first
+    monkeypatch.setattr(database, "PING_AFTER_S", math.inf)  # a connection that was idle for a second is asked first
     dataset, trace = add_dataset(db), tmp_path / "trace"
     with db.write() as session:
         pepper = load_secret(settings, "api_key_pepper")

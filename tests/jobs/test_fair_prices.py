@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.pricing.service import WAITING, PricingService
 from core.privacy import pricing_server
 from tests.conftest import Api

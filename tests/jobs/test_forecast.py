@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Worker
 from app.jobs.schemas import ChargedView
 from app.ledger import accounts

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from app.admission.checks import Checked, check
 from app.admission.facts import DatasetFacts
+from app.admission.job_rules import Checked, check
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.job_spec import JobSpec
 from core.errors import InvalidRequest
 from core.privacy.mechanism import MechanismConfig, TrainingMechanism
-from core.privacy.plans import PlanRequest
+from core.privacy.price_requests import PlanRequest
 from core.privacy.pricing import price
 from core.privacy.releases import NoisyScore
 from tests.factories import dataset_spec, job_spec

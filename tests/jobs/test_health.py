@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.lifecycle.queue.presence import Presence
 from app.settings import Settings
 from app.system import health

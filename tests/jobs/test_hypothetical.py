@@ -17,7 +17,7 @@ from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.job_spec import JobSpec
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from core.errors import InvalidRequest
 from tests.datasets.conftest import Api, api, make_api, spec
 from tests.factories import dataset_spec, job_spec, numerics

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import delete, event, func, select, text, update
 
 from app.audit import record as audit
-from app.audit.chain import seal
-from app.db.engine import Database
+from app.audit.audit_chain import seal
+from app.db.database import Database
 from app.db.models import AuditEntry, AuditHead, Job, JobTag
 from app.jobs import counts, labels, repository
 from app.keys.service import Caller

@@ -9,26 +9,34 @@ import numpy as np
 import pytest
 import torch
 
-from app.admission.memory import SORTED_SLOT_BYTES, MemoryEstimate, _places_bytes, check, estimate, least_bytes, warning
-from app.catalogue.models import layers
-from app.catalogue.optimizers import CATALOGUE
-from app.db.engine import Database
+from app.admission.memory_estimate import (
+    SORTED_SLOT_BYTES,
+    MemoryEstimate,
+    _places_bytes,
+    check,
+    estimate,
+    least_bytes,
+    warning,
+)
+from app.catalogue.model_kinds import layers
+from app.catalogue.optimizer_kinds import CATALOGUE
+from app.db.database import Database
 from app.settings import Settings
 from core.contracts import optimizers as specs
 from core.contracts.dataset_spec import Tensor
 from core.contracts.slots import PartSlots
 from core.errors import InvalidRequest
 from core.privacy.numerics import PublicSizes, numerics_of
-from core.privacy.slots import unstated_slots
+from core.privacy.slot_numbers import unstated_slots
 from tests.conftest import Api
 from tests.factories import add_dataset, job_spec
 from tests.jobs.test_planning import facts, spec_of
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, spec, start_of, training_of
 from worker.clipping.engine import Clip
 from worker.clipping.totals import Grid, GridTotals
-from worker.data.slots import SlotOrder
+from worker.data.secret_slots import SlotOrder
 from worker.messages import Keys
-from worker.noise.order import TRAIN
+from worker.noise.secret_places import TRAIN
 from worker.optimizers.base import Observing, Preconditioned
 from worker.optimizers.build import build_optimizer
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.db.engine import Database
-from app.hpo.outlook import RUNS, told
+from app.db.database import Database
+from app.hpo.accuracy_outlook import RUNS, told
 from scrimp.cli import show
 from scrimp.models import Quote
 from tests.conftest import Api

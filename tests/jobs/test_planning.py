@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.admission.checks import Checked, check
 from app.admission.choices import closed
 from app.admission.facts import DatasetFacts
+from app.admission.job_rules import Checked, check
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.job_spec import AdaptiveNorm, JobSpec
 from core.errors import InvalidRequest

@@ -10,11 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry, Job, Prediction
 from app.lifecycle.relay import Relay
 from app.main import create_app
-from app.predictions.claims import answer, claim, sweep
+from app.predictions.prediction_claims import answer, claim, sweep
 from app.settings import Settings
 from core.ids import now
 from tests.by_night import ON_SQLITE_BY_DAY

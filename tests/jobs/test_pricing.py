@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import PriceCache
 from app.pricing.service import PricingService
 from app.settings import Settings
 from core.errors import LimitError
 from core.privacy import events
-from core.privacy.plans import CompareRequest
+from core.privacy.price_requests import CompareRequest
 from tests.privacy.support import request
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission.checks import check
 from app.admission.choices import Closed, closed, levels_of, score_mu, with_rate
 from app.admission.facts import DatasetFacts
+from app.admission.job_rules import check
 from app.admission.study import CheckedStudy, check_study
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from core.contracts.hpo import Auto, LinearScaling, PrivateCount, Space, noise_mu_of
 from core.contracts.job_spec import JobSpec

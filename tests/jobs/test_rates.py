@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.admission.choices import rule_of
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from core.contracts.job_spec import JobSpec
 from tests.conftest import Api

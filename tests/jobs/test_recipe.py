@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.db.engine import Database
+from app.db.database import Database
 from core.contracts.dataset_spec import ClassificationTask
 from tests.conftest import Api
 from tests.factories import add_dataset, dataset_spec

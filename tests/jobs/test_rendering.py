@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import pytest
 from sqlalchemy import select, update
 
-from app.admission.checks import check
 from app.admission.choices import closed
+from app.admission.job_rules import check
 from app.admission.lookup import dataset_facts
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Dataset, Job, LedgerEntry, Metric, table_of
 from app.db.row_view import Column, Computed
 from app.jobs import repository

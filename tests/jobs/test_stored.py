@@ -18,8 +18,8 @@ from app.admission.facts import DatasetFacts
 from app.admission.hold import new_job
 from app.admission.price import price_one
 from app.admission.request import Limits, Request
-from app.catalogue.models import resolved
-from app.hpo.stored import StoredStudy
+from app.catalogue.model_kinds import resolved
+from app.hpo.stored_study import StoredStudy
 from app.keys.service import Caller
 from app.pricing.service import PricingService
 from core.contracts.dataset_spec import DatasetSpec

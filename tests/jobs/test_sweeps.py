@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, LedgerEntry
 from tests.by_night import ON_SQLITE_BY_DAY
 from tests.conftest import Api

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from app.pricing.turns import EXPENSIVE_S, PENALTY, FairTurns, Ticket
+from app.pricing.fair_queue import EXPENSIVE_S, PENALTY, FairTurns, Ticket
 from app.sandbox.limited import busy
 from core.errors import LimitError
 

@@ -11,7 +11,7 @@ from app.admission.hold import hold
 from app.admission.price import price
 from app.admission.request import Request, Resolved, resolve
 from app.admission.service import Admission
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job
 from app.grants import service as grants
 from app.keys.service import Caller

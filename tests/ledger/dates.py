@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.ledger.transparency import notes
-from app.ledger.transparency.merkle import Tree
+from app.ledger.transparency.ledger_tree import Tree
 from core.merkle import leaf
 from scrimp.witness import Witness
 

@@ -17,7 +17,7 @@ from app.admission.lookup import facts_for, side_facts
 from app.admission.price import price
 from app.admission.request import Limits, Request, Resolved
 from app.admission.service import Admission
-from app.catalogue import models
+from app.catalogue import model_kinds
 from app.datasets.moving import move
 from app.db.models import Certificate, Job
 from app.grants import service as grants
@@ -27,12 +27,12 @@ from app.ledger import certificates
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.events import Part
+from app.lifecycle.job_events import Part
 from app.pricing.service import PricingService
 from core.contracts.base import Epsilon
 from core.contracts.job_spec import JobSpec
-from core.contracts.stored import ArtifactFile, Number
-from core.privacy.canaries import Finding, coins, decoys, found
+from core.contracts.stored_documents import ArtifactFile, Number
+from core.privacy.canary_bound import Finding, coins, decoys, found
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.numerics import NumericsReport
 from tests.datasets.conftest import Api, spec
@@ -202,7 +202,7 @@ class Issuer:
             row, access = grants.find(session, self.caller, asked.dataset, "train")
             facts = facts_for(session, self.caller, row, asked.blocks, samples=asked.sampling.is_sampled)
             side = side_facts(session, self.caller, asked.optimizer.side)
-        spec = asked.model_copy(update={"model": models.resolved(asked.model, facts.spec.task.kind)})
+        spec = asked.model_copy(update={"model": model_kinds.resolved(asked.model, facts.spec.task.kind)})
         resolved = Resolved(Request(self.caller, asked, Limits()), spec, facts, side, access)
         pricing = cast(PricingService, PlainPricing())
         priced = price(pricing, resolved)

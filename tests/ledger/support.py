@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import event, insert, text
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, ApiKey, Dataset, Job, table_of
 from app.ledger import accounts, certificates
 from app.ledger.entries import balance_of
 from app.ledger.transparency import attestations
 from app.ledger.transparency.attestations import Statement
-from app.ledger.verify import Verification, verify
+from app.ledger.verification import Verification, verify
 from core.contracts.job_spec import JobSpec
 from core.ids import new_id, now
 from core.privacy.mechanism import MechanismConfig

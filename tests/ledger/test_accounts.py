@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Block, LedgerEntry
 from app.ledger import accounts
 from app.ledger.memos import HeldFor, Memo

@@ -12,14 +12,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select, text
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Certificate, LedgerCheck, LedgerCheckpoint, LedgerEntry
-from app.ledger import behind, certificates, checks, signing_keys
+from app.ledger import behind, certificates, signing_keys, verifications
 from app.ledger.entries import balance_of
 from app.ledger.transparency import attestations
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import Verification, verify
+from app.ledger.verification import Verification, verify
 from app.settings import Settings
 from app.system import health
 from core.errors import Conflict
@@ -177,20 +177,20 @@ def test_what_the_daily_check_finds_closes_the_data_set_until_it_is_mended(
 ) -> None:
     other = open_ledger(open_db)
     day = timedelta(days=1)
-    assert [checks.check_next(open_db, heads, day) for _ in range(3)] == [True, True, False]
+    assert [verifications.check_next(open_db, heads, day) for _ in range(3)] == [True, True, False]
     assert health.checks(open_db, settings)["ledger"] == "ok"
     with open_db.write() as session:
         session.execute(text("UPDATE ledger_entries SET train = train - 1 WHERE seq = 3"))
         session.execute(text("UPDATE ledger_checks SET checked_at = '2020-01-01 00:00:00'"))
     assert health.checks(open_db, settings)["ledger"] == "LedgerUncheckedError"
-    assert [checks.check_next(open_db, heads, day) for _ in range(3)] == [True, True, False]
+    assert [verifications.check_next(open_db, heads, day) for _ in range(3)] == [True, True, False]
     assert set(behind.problems(open_db, heads, [spent, other])) == {spent}
     with open_db.write() as session, pytest.raises(Conflict):
         behind.require_current(session, None, spent)
     assert health.checks(open_db, settings)["ledger"] == "LedgerInvalidError"
     with open_db.write() as session:
         session.execute(text("UPDATE ledger_entries SET train = train + 1 WHERE seq = 3"))
-    assert checks.check(open_db, heads, spent) is None
+    assert verifications.check(open_db, heads, spent) is None
     assert behind.problems(open_db, heads, [spent, other]) == {}
     with open_db.read() as session:
         check = session.get_one(LedgerCheck, spent)

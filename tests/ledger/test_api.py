@@ -12,10 +12,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset, LedgerCheck
 from app.keys import service as keys
-from app.ledger import checks, summary
+from app.ledger import summary, verifications
 from app.ledger.transparency.heads import Heads
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
@@ -182,7 +182,7 @@ def test_the_last_verification_is_shown_with_what_it_is_of(api: Api, db: Databas
     head = get(api, ledger_of(dataset_id))["head"]
     current = {"entries": ENTRIES, "head": head} | NOTHING
     assert get(api, ledger_of(dataset_id) + "/verify") == current | NEVER | {"queued": False}
-    checks.check(db, Heads(tmp_path), dataset_id)
+    verifications.check(db, Heads(tmp_path), dataset_id)
     found = get(api, ledger_of(dataset_id) + "/verify")
     of = {"checked_at": found["checked_at"], "checked_entries": ENTRIES, "checked_head": head}
     of |= {"went_on_after": 0, "in_full_at": found["in_full_at"]}
@@ -240,7 +240,7 @@ def test_jobs_are_composed_once_for_all_who_ask_and_not_in_a_long_ledger(
 def test_an_owner_asks_for_one_and_the_relay_makes_one_at_a_time(api: Api, db: Database, tmp_path: Path) -> None:
     first, second, day = own(api, db, a_history(db)), own(api, db, open_ledger(db)), timedelta(days=1)
     heads = Heads(tmp_path)
-    while checks.check_next(db, heads, day):  # each once
+    while verifications.check_next(db, heads, day):  # each once
         pass
     assert verify(api, first, "analyst").status_code == 403
     assert verify(api, second).json()["queued"] and verify(api, first).json()["queued"]
@@ -250,9 +250,9 @@ def test_an_owner_asks_for_one_and_the_relay_makes_one_at_a_time(api: Api, db: D
         return [get(api, ledger_of(each) + "/verify")["queued"] for each in (first, second)]
 
     assert queued() == [True, True]
-    assert checks.check_next(db, heads, day) and queued() == [True, False], "in the order of the requests"
-    assert checks.check_next(db, heads, day) and queued() == [False, False]
-    assert not checks.check_next(db, heads, day)
+    assert verifications.check_next(db, heads, day) and queued() == [True, False], "in the order of the requests"
+    assert verifications.check_next(db, heads, day) and queued() == [False, False]
+    assert not verifications.check_next(db, heads, day)
 
 
 def change_cap(api: Api, dataset_id: str, body: dict[str, Any], role: str = "owner") -> Any:

@@ -15,11 +15,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact
 from app.ledger import certificates
 from app.ledger.signer import public_key
-from app.ledger.transparency import attestations, signatures
+from app.ledger.transparency import attestations, certificate_signatures
 from app.ledger.transparency.attestations import Statement
 from scrimp.cli import app
 from scrimp.recompute import recompute
@@ -119,7 +119,7 @@ def test_an_envelope_with_another_body_is_found(signed: dict[str, Any]) -> None:
 
 def test_a_certificate_of_an_earlier_version_still_verifies(signed: dict[str, Any]) -> None:
     """The signed version says whether there must be an envelope."""
-    earlier = signatures.sign(signed["certificate"] | {"version": 1}, KEY).model_dump(exclude={"envelope"})
+    earlier = certificate_signatures.sign(signed["certificate"] | {"version": 1}, KEY).model_dump(exclude={"envelope"})
     assert certificates.verify(earlier, TRUSTED)
     assert certificates.verify(earlier | {"envelope": None}, TRUSTED)
     stripped = {name: signed[name] for name in signed if name != "envelope"}

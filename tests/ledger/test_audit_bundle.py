@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from scrimp.audit_bundle import Verdict, delivered
 from scrimp.cli import app
 from tests.ledger.support import open_ledger

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, Job
-from app.ledger import accounts, blocks, joining
+from app.ledger import accounts, block_accounts, joining
 from app.ledger.memos import HeldFor
 from core.errors import BudgetError, Conflict, PrivacyError
 from core.ids import new_id
@@ -33,7 +33,7 @@ def named() -> dict[str, str]:
 
 def hold_all(db: Database, ids: list[str], job_id: str, train: int, holdout: int = 0) -> None:
     with db.write() as session:
-        blocks.hold_all(session, ids, job_id=job_id, train=train, holdout=holdout, actor=OWNER)
+        block_accounts.hold_all(session, ids, job_id=job_id, train=train, holdout=holdout, actor=OWNER)
 
 
 def taken(db: Database, dataset_id: str) -> int:
@@ -76,7 +76,7 @@ def test_jobs_and_settlements_on_overlapping_blocks_race(db: Database) -> None:
             job_id = f"{batch}_{worker}_{number}"
             hold_all(db, ways[worker], job_id, 100, 10)
             with db.write() as session:
-                blocks.post_all(session, job_id, train=60, holdout=10, actor="worker")
+                block_accounts.post_all(session, job_id, train=60, holdout=10, actor="worker")
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(run, range(WORKERS)))
@@ -93,7 +93,7 @@ def test_a_refusal_on_the_last_block_leaves_the_first_untouched(db: Database, na
     before = balances(db, a), check(db, a).entries
     with db.write() as session:  # the caller catches it and commits
         with pytest.raises(BudgetError) as refusal:
-            blocks.hold_all(session, [a, b], job_id=named["job_1"], train=10, holdout=0, actor=OWNER)
+            block_accounts.hold_all(session, [a, b], job_id=named["job_1"], train=10, holdout=0, actor=OWNER)
         assert refusal.value.members["remaining"]["train"] == 9
     assert (balances(db, a), check(db, a).entries) == before
     hold_all(db, [a, b], named["job_1"], 9)
@@ -105,7 +105,7 @@ def test_a_rewound_or_edited_block_refuses_the_whole_hold(db: Database, named: d
     with unprotected(db) as session:
         session.execute(update(Account).where(Account.dataset_id == b).values(train_held=0))
     with db.write() as session, pytest.raises(Conflict) as refusal:
-        blocks.hold_all(session, [a, b], job_id=named["job_1"], train=10, holdout=0, actor=OWNER)
+        block_accounts.hold_all(session, [a, b], job_id=named["job_1"], train=10, holdout=0, actor=OWNER)
     assert refusal.value.code == "ledger-behind"
     assert taken(db, a) == 0
 
@@ -114,7 +114,7 @@ def test_a_rewound_or_edited_block_refuses_the_whole_hold(db: Database, named: d
 def test_no_block_and_one_block_twice_are_refused(db: Database, named: dict[str, str], ids: list[str]) -> None:
     a = open_ledger(db)
     with db.write() as session, pytest.raises(PrivacyError):
-        blocks.hold_all(session, [a for _ in ids], job_id=named["job_1"], train=10, holdout=0, actor=OWNER)
+        block_accounts.hold_all(session, [a for _ in ids], job_id=named["job_1"], train=10, holdout=0, actor=OWNER)
     assert taken(db, a) == 0
 
 
@@ -123,14 +123,14 @@ def test_a_settlement_covers_every_block_and_no_other(db: Database, named: dict[
     hold_all(db, [a, b], named["job_1"], 100, 50)
     hold_all(db, [b, c], named["job_2"], 10)
     with db.write() as session:
-        assert blocks.left_of_holds(session, named["job_1"]) == (100, 50)
+        assert block_accounts.left_of_holds(session, named["job_1"]) == (100, 50)
         for _again in range(2):  # at least once, as of a relay
-            blocks.post_all(session, named["job_1"], train=70, holdout=0, actor="worker")
-        blocks.void_all(session, named["job_2"], actor="worker")
+            block_accounts.post_all(session, named["job_1"], train=70, holdout=0, actor="worker")
+        block_accounts.void_all(session, named["job_2"], actor="worker")
         with pytest.raises(PrivacyError, match="no hold"):
-            blocks.post_all(session, named["job_3"], train=1, holdout=0, actor="worker")
+            block_accounts.post_all(session, named["job_3"], train=1, holdout=0, actor="worker")
         with pytest.raises(PrivacyError, match="differently"):
-            blocks.post_all(session, named["job_1"], train=71, holdout=0, actor="worker")
+            block_accounts.post_all(session, named["job_1"], train=71, holdout=0, actor="worker")
     for each, spent in ((a, 70), (b, 70), (c, 0)):
         found = balances(db, each)["train"]
         assert (found["spent"], found["held"]) == (spent, 0)
@@ -143,10 +143,10 @@ def test_the_trials_of_a_study_draw_on_every_block(db: Database) -> None:
         study = add_job(session, a)
         trial = add_job(session, a, parent_id=study, trial_number=0)
         memo = HeldFor(epsilon=None, study=1)
-        blocks.hold_all(session, [a, b], job_id=study, train=100, holdout=0, actor=OWNER, memo=memo)
-        blocks.draw_all(session, trial, study_id=study, train=30, holdout=0, actor="worker")
-        assert blocks.left_of_holds(session, study) == (70, 0)
-        blocks.post_all(session, study, train=0, holdout=0, actor="worker")
+        block_accounts.hold_all(session, [a, b], job_id=study, train=100, holdout=0, actor=OWNER, memo=memo)
+        block_accounts.draw_all(session, trial, study_id=study, train=30, holdout=0, actor="worker")
+        assert block_accounts.left_of_holds(session, study) == (70, 0)
+        block_accounts.post_all(session, study, train=0, holdout=0, actor="worker")
     for each in (a, b):
         found = balances(db, each)["train"]
         assert (found["spent"], found["held"]) == (30, 0)
@@ -168,10 +168,10 @@ def test_a_job_reads_exactly_what_it_holds_on(db: Database, family: tuple[str, s
         alone, both, trial_of = (add_job(session, parent) for _ in range(3))
         trial = add_job(session, parent, parent_id=trial_of, trial_number=0)
         for job_id, ids in ((alone, [block]), (both, [parent, block]), (trial_of, [block])):
-            blocks.hold_all(session, ids, job_id=job_id, train=10, holdout=0, actor=OWNER)
+            block_accounts.hold_all(session, ids, job_id=job_id, train=10, holdout=0, actor=OWNER)
 
         def read(job_id: str) -> list[str]:
-            return [each.id for each in blocks.read_by(session, session.get_one(Job, job_id))]
+            return [each.id for each in block_accounts.read_by(session, session.get_one(Job, job_id))]
 
         assert read(alone) == read(trial) == [block]
         assert read(both) == sorted((parent, block))
@@ -183,10 +183,10 @@ def test_a_job_without_a_hold_or_with_a_hold_elsewhere_reads_nothing(
     parent, block, other = family
     with db.write() as session:
         unheld, stray = add_job(session, parent), add_job(session, parent)
-        blocks.hold_all(session, [block, other], job_id=stray, train=10, holdout=0, actor=OWNER)
+        block_accounts.hold_all(session, [block, other], job_id=stray, train=10, holdout=0, actor=OWNER)
         for job_id, because in ((unheld, "no hold"), (stray, "its own data set")):
             with pytest.raises(PrivacyError, match=because):
-                blocks.read_by(session, session.get_one(Job, job_id))
+                block_accounts.read_by(session, session.get_one(Job, job_id))
 
 
 def test_retiring_frees_nothing(db: Database, named: dict[str, str]) -> None:
@@ -195,10 +195,10 @@ def test_retiring_frees_nothing(db: Database, named: dict[str, str]) -> None:
     with db.write() as session:
         joining.close(session, accounts.account_of(session, a), accounts.RETIRED, OWNER, "old")
     with db.write() as session, pytest.raises(BudgetError, match="retired"):
-        blocks.hold_all(session, [a, b], job_id=named["job_2"], train=1, holdout=0, actor=OWNER)
+        block_accounts.hold_all(session, [a, b], job_id=named["job_2"], train=1, holdout=0, actor=OWNER)
     assert (taken(db, a), taken(db, b)) == (100, 100)
     with db.write() as session:
-        blocks.post_all(session, named["job_1"], train=40, holdout=0, actor="worker")
+        block_accounts.post_all(session, named["job_1"], train=40, holdout=0, actor="worker")
     assert (taken(db, a), taken(db, b)) == (40, 40)
     assert check(db, a).valid and check(db, b).valid
 
@@ -226,7 +226,7 @@ def test_random_histories_are_those_of_a_serial_model(db: Database, moves: list[
                 taken_now = [spent[i] + sum(x for where, x in held.values() if i in where) for i in range(3)]
                 fits = not on & retired and all(taken_now[each] + amount <= budget for each in on)
                 try:
-                    blocks.hold_all(session, chosen, job_id=job_id, train=amount, holdout=0, actor=OWNER)
+                    block_accounts.hold_all(session, chosen, job_id=job_id, train=amount, holdout=0, actor=OWNER)
                     assert fits
                     held[job_id] = (on, amount)
                 except BudgetError:
@@ -239,9 +239,9 @@ def test_random_histories_are_those_of_a_serial_model(db: Database, moves: list[
                 where, was = held.pop(some)
                 kept = min(amount, was) if what == "post" else 0
                 if what == "post":
-                    blocks.post_all(session, some, train=kept, holdout=0, actor="worker")
+                    block_accounts.post_all(session, some, train=kept, holdout=0, actor="worker")
                 else:
-                    blocks.void_all(session, some, actor="worker")
+                    block_accounts.void_all(session, some, actor="worker")
                 for each in where:
                     spent[each] += kept
     for place, each in enumerate(ids):
@@ -256,16 +256,16 @@ def test_a_family_is_a_data_set_and_its_own_blocks(db: Database) -> None:
     with db.write() as session:
         session.execute(update(Dataset).where(Dataset.id == block).values(parent_id=first, label="two"))
     with db.read() as session:
-        assert blocks.family_of(session, first) == sorted([first, block])
-        assert blocks.family_of(session, other) == [other]
-        assert blocks.lead(session, first).dataset_id == first
+        assert block_accounts.family_of(session, first) == sorted([first, block])
+        assert block_accounts.family_of(session, other) == [other]
+        assert block_accounts.lead(session, first).dataset_id == first
 
 
 def test_a_hold_on_blocks_returns_its_entries_and_names_the_block_that_refuses(db: Database) -> None:
     a, b = sorted(open_ledger(db) for _ in range(2))
     job = new_id("job")
     with db.write() as session:
-        entries = blocks.hold_all(session, [b, a], job_id=job, train=7, holdout=0, actor=OWNER)
+        entries = block_accounts.hold_all(session, [b, a], job_id=job, train=7, holdout=0, actor=OWNER)
         assert [(each.dataset_id, each.job_id, each.train) for each in entries] == [(a, job, 7), (b, job, 7)]
     hold(db, b, new_id("job"), balances(db, b)["train"]["budget"] - 7)
     with pytest.raises(BudgetError) as refused:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from scrimp import certificate_page
 from scrimp.certificate_page import Signer, page
 from scrimp.cli import app

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact, Certificate, Job, Metric
 from app.ledger import accounts, certificates, meaning
 from app.ledger.meaning import Meaning
-from app.lifecycle.events import Ready
+from app.lifecycle.job_events import Ready
 from app.lifecycle.states import append_event
 from core.errors import Conflict, NotFound
 from core.privacy.events import AccountEvents, read

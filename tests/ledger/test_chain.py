@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, LedgerEntry
 from app.ledger.entries import COLUMNS, Move, append, balance_of, genesis
 from app.ledger.memos import Drawn, Memo
 from app.ledger.repository import page_of_entries
 from app.ledger.schemas import EntryView
-from app.ledger.verify import Verification, verify
+from app.ledger.verification import Verification, verify
 from core.ids import now
 from tests.ledger.support import ENTRIES, OWNER, a_history, check, unprotected
 

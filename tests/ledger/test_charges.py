@@ -10,7 +10,7 @@ import pytest
 
 from app.charges import service
 from app.charges.schemas import ChargeRequest
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.pricing.service import PricingService

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import WebhookDelivery
 from app.settings import Settings
 from scrimp.transparency import ED25519, LOG, Key, Note, decoded, follows, includes, leaf_of

@@ -13,16 +13,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import delete, event, insert, select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Certificate, LedgerCheckpoint, LedgerEntry, LedgerTile, table_of
 from app.ledger import certificates, signing_keys
 from app.ledger.entries import COLUMNS, content, digest
 from app.ledger.signer import public_key
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.heads import Head, Heads, UnreadableHeadError
-from app.ledger.transparency.merkle import TILE
-from app.ledger.transparency.records import Records
-from app.ledger.verify import verify
+from app.ledger.transparency.ledger_tree import TILE
+from app.ledger.transparency.outside_records import Records
+from app.ledger.verification import verify
 from core.errors import Conflict, InvalidRequest, TransientError
 from scrimp.signatures import is_authentic
 from scrimp.transparency import ED25519, LOG, Key, Note, begins_with, decoded, faults_of, follows, includes, leaf_of

@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import DatasetTerms, SignedBatch, SignedDigest
-from app.ledger import signing_keys, terms
+from app.ledger import signed_terms, signing_keys
 from app.ledger.transparency import dates, notes
 from app.ledger.transparency.attestations import about, keep, seal
 from app.ledger.transparency.witnesses import Away, Contradiction
@@ -76,7 +76,7 @@ def filled(db: Database, count: int) -> list[dict[str, Any]]:
 def test_a_certificate_and_terms_are_dated(db: Database, tmp_path: Path) -> None:
     dataset = open_ledger(db)
     job_id, witness = succeeded(db, dataset), Sent(tmp_path)
-    assert issue(db, job_id) and terms.sign_due(db, KEY) == 1
+    assert issue(db, job_id) and signed_terms.sign_due(db, KEY) == 1
     with db.read() as session:
         envelopes = [document(db, job_id)["envelope"], json.loads(session.get_one(DatasetTerms, dataset).envelope)]
     for envelope in envelopes:

@@ -16,11 +16,11 @@ import pytest
 from pydantic import BaseModel
 
 from app.ledger import signing_keys
-from app.ledger.certified import Body
+from app.ledger.certificate_documents import Body
 from app.ledger.signer import public_key
 from app.ledger.transparency.heads import Heads
-from core.contracts.filters import FILTERS
-from core.contracts.stored import ReleasedBy
+from core.contracts.filter_names import FILTERS
+from core.contracts.stored_documents import ReleasedBy
 from scrimp.certificate_page import Signer, page
 from scrimp.explain import declared, explained
 from scrimp.recompute import body_of, recompute

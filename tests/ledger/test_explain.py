@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from scrimp.certificate_page import Signer, page
 from scrimp.cli import app
 from scrimp.explain import declared, explained, loss_of

@@ -18,14 +18,14 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, LedgerCheck
-from app.ledger import accounts, checks, signing_keys
+from app.ledger import accounts, signing_keys, verifications
 from app.ledger.memos import HeldFor
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Head, Heads
-from app.ledger.transparency.merkle import TILE
-from app.ledger.verify import BACK, Replay, Replayed, Verification, verify
+from app.ledger.transparency.ledger_tree import TILE
+from app.ledger.verification import BACK, Replay, Replayed, Verification, verify
 from core.ids import now
 from tests.by_night import but
 from tests.chaos.tamper import roll_back, rows_of, set_account, set_entry
@@ -223,8 +223,10 @@ def test_the_relay_goes_on_when_asked_and_verifies_in_full_once_a_day_and_after_
             read.clear()
             if asked:
                 with db.write() as session:
-                    checks.request(session, writer.dataset)
-            assert checks.check_next(db, heads, DAY, known) and not checks.check_next(db, heads, DAY, known)
+                    verifications.request(session, writer.dataset)
+            assert verifications.check_next(db, heads, DAY, known) and not verifications.check_next(
+                db, heads, DAY, known
+            )
             return list(read)
 
         def problem() -> str | None:
@@ -267,4 +269,4 @@ def test_the_relay_goes_on_when_asked_and_verifies_in_full_once_a_day_and_after_
         for _ in range(2):
             assert verified(asked=True)[-1] == rest[0] - 1
             assert "what was verified before" in (problem() or "")
-        assert checks.check(db, heads, writer.dataset) is None, "another process does not know"
+        assert verifications.check(db, heads, writer.dataset) is None, "another process does not know"

@@ -12,11 +12,11 @@ import obstore
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import LedgerCheck
 from app.ledger import behind
 from app.ledger.transparency.heads import Balance, Head, Heads, UnreadableHeadError
-from app.ledger.transparency.records import InBucket, InFolder, Record, Records
+from app.ledger.transparency.outside_records import InBucket, InFolder, Record, Records
 from app.storage.folder import Folder
 from core.errors import TransientError, Unavailable
 from core.ids import now

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 from sqlalchemy import update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset
 from app.ledger import accounts, joining
 from app.ledger.repository import posted

@@ -19,14 +19,14 @@ from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
 from app.chain import digest
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import LedgerCheckpoint, LedgerEntry, table_of
 from app.ledger import accounts, behind, running_sums, signing_keys
 from app.ledger.entries import COLUMNS, content
 from app.ledger.memos import HeldFor
 from app.ledger.transparency.checkpoints import sign_due
 from app.ledger.transparency.heads import Head, Heads
-from app.ledger.verify import Verification, verify
+from app.ledger.verification import Verification, verify
 from tests.by_night import but
 from tests.chaos.tamper import ENTRIES, roll_back, rows_of, set_account
 from tests.ledger.support import OWNER, add_job, hold, open_ledger, post, unprotected, void

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import func, select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import LedgerEntry
 from app.ledger import accounts
 from core.errors import BudgetError, Conflict, PrivacyError

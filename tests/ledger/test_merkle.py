@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
-from app.ledger.transparency.merkle import TILE, Tree
+from app.ledger.transparency.ledger_tree import TILE, Tree
 from core.merkle import Frontier, leaf
 from scrimp.transparency import COSIGNATURE, Key, Note, NotProven, follows, includes, root_of, signed_bytes
 

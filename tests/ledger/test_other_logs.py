@@ -16,10 +16,10 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.signer import public_key
 from app.ledger.transparency import attestations
-from app.ledger.transparency.merkle import Tree
+from app.ledger.transparency.ledger_tree import Tree
 from core.merkle import leaf
 from scrimp.transparency import Key, Note, NotProven, follows, includes, root_of
 from tests.ledger.support import open_ledger

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DatabaseError
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account
 from app.ledger import accounts
 from app.ledger.entries import append_cap

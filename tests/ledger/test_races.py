@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 
-from app.db.engine import Database
+from app.db.database import Database
 from core.errors import BudgetError, PrivacyError
 from tests import processes as own
 from tests.ledger.support import balances, check, hold, open_ledger, post, void

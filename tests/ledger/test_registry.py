@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from scrimp.cli import app
 from scrimp.registry import FACTS, LISTS, as_yaml, missing, record, template
 from tests.ledger.support import open_ledger

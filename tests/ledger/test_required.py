@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.schemas import ProofView
 from app.ledger.transparency import checkpoints
 from app.ledger.transparency.heads import Heads

@@ -12,11 +12,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from app.db.engine import Database
-from app.ledger.certified import Signed
+from app.db.database import Database
+from app.ledger.certificate_documents import Signed
 from app.ledger.signer import CommandSigner, Signer, public_key
 from app.ledger.signing_keys import signing_key
-from app.ledger.transparency import notes, signatures
+from app.ledger.transparency import certificate_signatures, notes
 from app.renewal import rotation
 from app.secrets import SecretError
 from app.settings import Settings
@@ -48,8 +48,10 @@ def test_openssl_signs_what_readers_verify(settings: Settings, tmp_path: Path) -
     by_program = signer(settings, by_openssl(tmp_path, KEY))
     assert public_key(by_program) == public_key(KEY)
     body = {"version": 1, "name": "ε"}
-    assert signatures.sign(body, by_program) == signatures.sign(body, KEY)  # Ed25519 has one signature of a message
-    signed: Signed = signatures.sign(body, by_program)
+    assert certificate_signatures.sign(body, by_program) == certificate_signatures.sign(
+        body, KEY
+    )  # Ed25519 has one signature of a message
+    signed: Signed = certificate_signatures.sign(body, by_program)
     document = {"certificate": body, "signature": signed.signature}
     assert is_signed_by(document, base64.b64decode(public_key(KEY)))
     note = Note.parse(notes.sign(notes.Checkpoint("ds_1", 7, leaf(b"root")), by_program))

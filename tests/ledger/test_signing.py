@@ -14,9 +14,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import update
 
-from app.db.engine import Database, TransactionOpen
+from app.db.database import Database, TransactionOpen
 from app.db.models import Certificate, Dataset, DatasetTerms, Job, LedgerCheckpoint
-from app.ledger import certificates, signing_keys, terms
+from app.ledger import certificates, signed_terms, signing_keys
 from app.ledger.signer import CommandSigner, signature
 from app.ledger.signing_keys import public_key
 from app.ledger.transparency import checkpoints, notes
@@ -118,7 +118,7 @@ def test_others_write_while_a_program_signs(db: Database, heads: Heads, dataset:
     job_id = succeeded(db, dataset)
     sign: dict[str, Callable[[CommandSigner], object]] = {
         "checkpoint": lambda key: checkpoints.sign_due(db, heads, key, unheard),
-        "terms": lambda key: terms.sign_due(db, key),
+        "terms": lambda key: signed_terms.sign_due(db, key),
         "certificate": lambda key: certificates.issue(db, job_id, key, "0.1.0"),
     }
     slow.during(sign[what], lambda: hold(db, dataset, "job_meanwhile", 10))
@@ -134,21 +134,21 @@ def test_others_write_while_a_program_signs(db: Database, heads: Heads, dataset:
 
 
 def test_terms_that_changed_meanwhile_are_signed_as_they_are(db: Database, dataset: str, slow: Slow) -> None:
-    slow.during(lambda key: terms.sign_due(db, key), lambda: redeclare(db, dataset, "renamed"))
+    slow.during(lambda key: signed_terms.sign_due(db, key), lambda: redeclare(db, dataset, "renamed"))
     with db.read() as session:
         row = session.get_one(DatasetTerms, dataset)
-        found = terms.terms_in(row.envelope)
-    assert (found.name, row.declaration) == ("renamed", 2) and terms.sign_due(db, KEY) == 0
+        found = signed_terms.terms_in(row.envelope)
+    assert (found.name, row.declaration) == ("renamed", 2) and signed_terms.sign_due(db, KEY) == 0
 
 
 def test_older_terms_never_replace_newer_ones(db: Database, dataset: str, slow: Slow) -> None:
     def overtake() -> None:
         redeclare(db, dataset, "renamed")
-        assert terms.sign_due(db, KEY) == 1
+        assert signed_terms.sign_due(db, KEY) == 1
 
-    slow.during(lambda key: terms.sign(db, dataset, key), overtake)
+    slow.during(lambda key: signed_terms.sign(db, dataset, key), overtake)
     with db.read() as session:
-        assert terms.terms_in(session.get_one(DatasetTerms, dataset).envelope).name == "renamed"
+        assert signed_terms.terms_in(session.get_one(DatasetTerms, dataset).envelope).name == "renamed"
 
 
 @dataclass
@@ -174,10 +174,10 @@ def test_terms_that_always_change_keep_no_others_waiting(db: Database, dataset: 
     pair = [dataset, open_ledger(db)]
     for restless, other in (pair, reversed(pair)):  # in whichever order they are signed
         redeclare(db, other, f"renamed {other}")
-        terms.sign_due(db, Overtaken(db, restless))
+        signed_terms.sign_due(db, Overtaken(db, restless))
         with db.read() as session:
             row = session.get_one(DatasetTerms, other)
-            assert terms.terms_in(row.envelope).name == f"renamed {other}"
+            assert signed_terms.terms_in(row.envelope).name == f"renamed {other}"
 
 
 def test_a_cosignature_that_came_meanwhile_stays(db: Database, heads: Heads, dataset: str, slow: Slow) -> None:

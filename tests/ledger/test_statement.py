@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from app.budgets import service as budgets
 from app.chain import digest
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account
 from app.ledger import accounts, joining, repository
 from app.ledger.accounts import filter_for

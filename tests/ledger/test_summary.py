@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Job
 from app.ledger import summary
 from app.ledger.repository import charged
 from core.privacy import accounting
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.plans import CompareRequest
+from core.privacy.price_requests import CompareRequest
 from core.privacy.prices import BasicSum, Compared
 from tests.ledger.support import DELTA, held_job, mechanism, open_ledger, post
 

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import event, select, update
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, DatasetTerms, Grant, table_of
 from app.grants import service
 from app.keys.service import Caller
-from app.ledger import evidence, terms
+from app.ledger import evidence, signed_terms
 from app.ledger.signer import public_key
 from app.ledger.transparency import attestations, checkpoints
 from app.ledger.transparency.heads import Heads
@@ -95,7 +95,7 @@ def give(db: Database, dataset_id: str, key_id: str, **said: Any) -> None:
 def signed(db: Database, dataset_id: str, tmp_path: Path) -> dict[str, Any]:
     """The statement, after the relay's sweep."""
     checkpoints.sign_due(db, Heads(tmp_path / "heads"), KEY, unheard)
-    terms.sign_due(db, KEY)
+    signed_terms.sign_due(db, KEY)
     with db.read() as session:
         found = evidence.of(session, session.get_one(Dataset, dataset_id))
     document: dict[str, Any] = json.loads("".join(evidence.pieces(db, found)))
@@ -176,23 +176,25 @@ CHANGES: dict[str, Callable[[Database, str], None]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_is_signed_anew_and_nothing_else(db: Database, dataset: str, tmp_path: Path, change: str) -> None:
     before = signed(db, dataset, tmp_path)
-    assert terms.sign_due(db, KEY) == 0, "nothing changed"
+    assert signed_terms.sign_due(db, KEY) == 0, "nothing changed"
     CHANGES[change](db, dataset)
-    assert terms.sign_due(db, KEY) == 1
+    assert signed_terms.sign_due(db, KEY) == 1
     after = signed(db, dataset, tmp_path)
     assert checked(after, RAW) and after["terms"]["payload"] != before["terms"]["payload"]
-    assert terms.sign_due(db, NEW) == 1 and terms.sign_due(db, NEW) == 0, "a new key signs what the old one did"
+    assert signed_terms.sign_due(db, NEW) == 1 and signed_terms.sign_due(db, NEW) == 0, (
+        "a new key signs what the old one did"
+    )
 
 
 def test_changes_are_seen_on_both_databases(database_url: str) -> None:
     db = Database(database_url)
     add_owner(db)
     dataset_id = governed(db)
-    terms.sign_due(db, KEY)
+    signed_terms.sign_due(db, KEY)
     for change in CHANGES.values():
-        assert terms.sign_due(db, KEY) == 0
+        assert signed_terms.sign_due(db, KEY) == 0
         change(db, dataset_id)
-        assert terms.sign_due(db, KEY) == 1
+        assert signed_terms.sign_due(db, KEY) == 1
     db.close()
 
 
@@ -200,7 +202,7 @@ def test_an_idle_service_looks_with_one_statement(db: Database, dataset: str, tm
     signed(db, dataset, tmp_path)
     statements: list[str] = []
     event.listen(db.engine, "before_cursor_execute", lambda *heard: statements.append(heard[2]))
-    assert terms.sign_due(db, KEY) == 0
+    assert signed_terms.sign_due(db, KEY) == 0
     assert len([each for each in statements if each.startswith("SELECT")]) == 1
 
 
@@ -210,7 +212,7 @@ def test_nothing_is_stated_before_the_terms_are_signed(db: Database, dataset: st
     for _ in range(2):  # before the first signature, and while a new block waits for one
         with db.read() as session, pytest.raises(Conflict, match="terms are not signed yet"):
             evidence.of(session, session.get_one(Dataset, dataset))
-        terms.sign_due(db, KEY)
+        signed_terms.sign_due(db, KEY)
         _grown(db, dataset)
         checkpoints.sign_due(db, heads, KEY, unheard)
 
@@ -308,7 +310,7 @@ def test_the_page_takes_the_signed_terms(db: Database, dataset: str, tmp_path: P
     signed(db, dataset, tmp_path)
     with db.read() as session:
         kept = session.scalars(select(DatasetTerms)).one()
-        found = terms.terms_in(kept.envelope)
+        found = signed_terms.terms_in(kept.envelope)
     assert found.governance is not None and found.governance.controller == RULES["controller"]
     assert [each.in_words for each in found.grants] == [
         "key_ann may train, for care research, permit 17/2026, without an end"

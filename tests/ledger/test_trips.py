@@ -7,9 +7,9 @@ from sqlalchemy import Integer, bindparam, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, ApiKey, table_of
-from app.db.together import Together
+from app.db.statement_batch import Together
 from app.db.trip import round_trip
 from app.ledger import accounts
 from app.ledger.accounts import Hold, HoldTerms

@@ -14,10 +14,10 @@ from functools import cache
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Dataset
-from app.ledger import accounts, blocks, second
-from app.ledger.verify import verify
+from app.ledger import accounts, block_accounts, second
+from app.ledger.verification import verify
 from core.errors import BudgetError, Conflict
 from core.privacy import pld
 from core.privacy.events import Event, composed, gradient_sums
@@ -58,11 +58,11 @@ class History:
         spread = math.exp(self.draw.uniform(-0.5, 2.0))
         rate, sigma = (0.02, spread) if sampled else (1.0, math.sqrt(steps) * 2.0 * spread)
         with self.db.write() as session:
-            account = blocks.paying(session, self.dataset)
+            account = block_accounts.paying(session, self.dataset)
             if sampled and account.filter == "gdp":
                 try:
                     second.move(session, session.get_one(Dataset, self.dataset), OWNER)
-                    account = blocks.paying(session, self.dataset)
+                    account = block_accounts.paying(session, self.dataset)
                 except Conflict:  # more was spent than the other currency has
                     session.rollback()
                     return
@@ -90,7 +90,7 @@ def test_all_that_ran_is_within_the_cap(db: Database, first: int, count: int) ->
         spent = history.run(JOBS)
         assert spent <= history.cap, f"seed {seed}: ε = {spent} of {history.cap}"
         with db.read() as session:
-            ledgers = blocks.ledgers_of(session, history.dataset)
+            ledgers = block_accounts.ledgers_of(session, history.dataset)
             assert all(verify(session, each).valid for each in ledgers)
         moved, near = moved + (len(ledgers) > 1), near + (spent > 0.8 * history.cap)
     assert 0 < moved < count and near > 0, "histories of both kinds, and some near the cap"

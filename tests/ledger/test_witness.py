@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerEntry
 from app.keys import service as keys
 from app.ledger import accounts, behind, signing_keys
@@ -30,7 +30,7 @@ from app.ledger.entries import COLUMNS, content, digest, genesis
 from app.ledger.signer import public_key
 from app.ledger.transparency import checkpoints, notes, witnesses
 from app.ledger.transparency.heads import Heads
-from app.ledger.transparency.merkle import Tree
+from app.ledger.transparency.ledger_tree import Tree
 from app.lifecycle import witnessed
 from app.lifecycle.queue.fair import claim_next
 from app.main import create_app

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.admission.checks import check
 from app.admission.choices import closed
+from app.admission.job_rules import check
 from app.admission.lookup import dataset_facts
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, Job
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
 from core.contracts.job_spec import JobSpec
-from core.privacy.plans import PlanRequest
+from core.privacy.price_requests import PlanRequest
 from core.privacy.prices import Price
 from core.privacy.pricing import price
 from tests.conftest import BACKINGS

@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing.synchronize import Barrier, Semaphore
 from typing import Any
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.lifecycle.claims import Claim, claim
 
 

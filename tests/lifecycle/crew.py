@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Job
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Job, Worker
-from app.lifecycle.queue.ahead import Ahead, ahead_of
 from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.queue_forecast import Ahead, ahead_of
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import ACTIVE, get_job
 from core.contracts.job_spec import JobSpec
@@ -101,7 +101,7 @@ def test_a_free_worker_takes_it_at_once_and_without_one_there_is_no_forecast(db:
 
 
 def test_a_long_queue_is_played_to_a_bound(db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.lifecycle.queue.ahead.MOST_CLAIMS", 2)
+    monkeypatch.setattr("app.lifecycle.queue.queue_forecast.MOST_CLAIMS", 2)
     dataset = add_dataset(db)
     with db.write() as session:
         key = add_key(session)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Attempt, Job, Metric
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.settle import settlement_of

@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact
 from app.ledger import certificates
 from app.lifecycle.measures import EXCEEDED_AUDITS, totals
 from app.settings import Settings
 from core.contracts.audit import CANARIES_FILE, TENSOR
-from core.privacy.canaries import EXCEEDED, Finding, coins, found
+from core.privacy.canary_bound import EXCEEDED, Finding, coins, found
 from core.privacy.mechanism import MechanismConfig
 from scrimp.explain import explained
 from tests.e2e.conftest import csv_spec, job_of, write_csv

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact, Block, Job, JobEvent, LedgerEntry
 from app.keys import service as keys
 from app.main import create_app
@@ -25,14 +25,14 @@ from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
 from core.errors import InvalidRequest, NotFound, PrivacyError
 from scrimp.cli import app
-from scrimp_server.commands.replay import described
+from scrimp_server.commands.replay_command import described
 from tests.e2e.conftest import csv_spec, job_of, write_csv
 from tests.lifecycle.conftest import claimed, job_row
 from tests.lifecycle.crew import crew_of, in_use
 from worker.attempt import fork_server as serving
 from worker.attempt import start
 from worker.attempt.auditor import Choose, missed, replay
-from worker.attempt.devices import Divided
+from worker.attempt.device_survey import Divided
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import run_attempt
 from worker.attempt.verdicts import FILE

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Certificate, Job, JobEvent, LedgerEntry, Metric
 from app.jobs.repository import PARTS
 from app.jobs.schemas import JobView
 from app.ledger import certificates
 from app.ledger.signing_keys import publish, signing_key
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.queue.presence import GpuWorkers

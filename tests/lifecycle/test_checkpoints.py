@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi.testclient import TestClient
 from sqlalchemy import select as selected
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Job, JobEvent
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.relay import Relay
@@ -29,7 +29,7 @@ from app.lifecycle.saved import drop_ended
 from app.lifecycle.wakeups import CeleryNotifier
 from app.settings import Settings
 from app.storage import objects
-from core.contracts.stored import SaltedSteps
+from core.contracts.stored_documents import SaltedSteps
 from core.parts.sealed import HEADER_BYTES, STORED_BYTES
 from core.privacy.numerics import NumericsReport
 from tests.by_night import but
@@ -37,11 +37,11 @@ from tests.e2e.conftest import job_of
 from tests.factories import AT_ONCE
 from tests.lifecycle import test_auditor as auditing
 from tests.lifecycle.conftest import claimed, job_row
-from worker.attempt import checkpoints, supervisor
+from worker.attempt import job_checkpoints, supervisor
 from worker.attempt.auditor import replay
-from worker.attempt.checkpoints import Checkpoints
-from worker.attempt.folders import drop_dead
 from worker.attempt.fork_server import ForkServer
+from worker.attempt.job_checkpoints import Checkpoints
+from worker.attempt.output_folders import drop_dead
 from worker.attempt.start import NoiseSecrets
 from worker.messages import Checkpoint, ProtocolError
 
@@ -92,8 +92,8 @@ class Watched(AttemptLog):
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state is saved after `checkpoint_s`, whatever that costs; and this worker may be told to stop."""
-    monkeypatch.setattr(checkpoints, "SHARE", 0)
-    monkeypatch.setattr(checkpoints, "LEAST_S", 3600.0)
+    monkeypatch.setattr(job_checkpoints, "SHARE", 0)
+    monkeypatch.setattr(job_checkpoints, "LEAST_S", 3600.0)
     monkeypatch.setattr(supervisor, "STOPPING", threading.Event())
     monkeypatch.setattr(supervisor, "AT_ONCE", threading.Event())
 
@@ -176,7 +176,7 @@ def test_a_kill_at_four_fifths_costs_less_than_a_third(
     """By the clock: 25 blocks, and a save takes a tenth of a second. The rest of the job is 30 % of it at most."""
     monkeypatch.undo()
     clock = [0.0]
-    monkeypatch.setattr("worker.attempt.checkpoints.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("worker.attempt.job_checkpoints.time.monotonic", lambda: clock[0])
     segment = SaltedSteps(from_step=1, salt="ab" * 32, key_id="k")
     kept = Checkpoints(settings, f"job_{seconds}", 1, "r", lambda _segment: bytes(range(32)))
     saved, saves = 0.0, 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.sweeper import expire_all_leases, reap_expired

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, func, select
 
 from app.db import clock
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Job, Outbox, Worker
 from app.db.skew import skew_s
 from app.lifecycle import claims

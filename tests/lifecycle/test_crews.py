@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Outbox, Worker
 from app.jobs import steering
 from app.keys.service import Caller

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt
 from app.jobs.repository import PARTS
 from app.jobs.schemas import AttemptView, JobView

@@ -8,14 +8,14 @@ import pytest
 from prometheus_client import generate_latest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry, JobEvent
 from app.keys.service import Caller
 from app.lifecycle.failures import TOLD
 from app.lifecycle.measures import Measures
 from app.settings import Settings
 from app.system.prometheus import make_registry, registry_for
-from core.contracts.stored import Failure
+from core.contracts.stored_documents import Failure
 from tests.by_night import ON_SQLITE_BY_DAY
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row

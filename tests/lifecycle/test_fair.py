@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Job
 from app.ledger.behind import record
 from app.ledger.transparency.heads import Heads

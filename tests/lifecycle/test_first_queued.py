@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, select, update
 
 from app.db.clock import ClockName, in_seconds
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Job
 from app.lifecycle.settle import waiting_for
 from app.lifecycle.states import IN_ORDER, get_job

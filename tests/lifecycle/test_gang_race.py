@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.lifecycle.claims import Claim
 from app.lifecycle.queue import fair
 from app.lifecycle.queue.crews import Member, place_of

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact, Attempt
 from app.settings import Settings
 from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_time_limit import failed_by_time, started
 from worker.attempt import supervisor
+from worker.attempt.attempt_watch import Watch
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.watch import Watch
 
 # Says that it is ready, starts a block, writes a model, and says its last word, or ends without one.
 TALKER = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Metric
 from app.lifecycle.learning import Released, about, still_true
 from core.contracts.metrics import ReleasedHistogram

@@ -16,8 +16,8 @@ from sqlalchemy import event, select
 
 from app.db.models import Block, Job, Metric
 from app.ledger import accounts, behind
-from app.ledger.verify import verify
-from app.lifecycle import studies
+from app.ledger.verification import verify
+from app.lifecycle import study_states
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.mark_survey import Comparison, Forgotten, compare, problems, survey, sweep
@@ -537,7 +537,7 @@ def ended_short(world: World, job: str) -> None:
     with world.db.write() as session:
         row = session.get_one(Job, job)
         if row.study is not None:
-            studies.cancel(session, row)
+            study_states.cancel(session, row)
         else:
             row.status = "queued"
             settle(session, settlement_of(session, row, "cancelled"))

@@ -10,14 +10,14 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact, Attempt, AuditEntry, Job, Metric, Outbox
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from tests.factories import release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_attempts import DIGEST, METRIC

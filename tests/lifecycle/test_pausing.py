@@ -10,12 +10,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Attempt, Job, JobEvent
 from app.jobs import repository, steering
 from app.jobs.schemas import JobView
 from app.keys.service import Caller
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.claims import claim
 from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.sweeper import PAST, expire_all_leases, reap_expired

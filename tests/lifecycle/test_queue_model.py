@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, select, text, true, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
 from app.lifecycle.queue.fair import claim_next, next_job
 from tests.factories import add_dataset, add_key

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import event, func, select
 from sqlalchemy.dialects import postgresql
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Certificate, DatasetTerms, JobEvent, LedgerCheckpoint, Outbox
 from app.ledger.certificates import verify
 from app.ledger.signer import Signer
@@ -26,7 +26,7 @@ from app.lifecycle.relay import SWEPT, Relay
 from app.lifecycle.wakeups import WakeUp
 from app.settings import Settings
 from app.storage.objects import Folder
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from core.errors import TransientError, Unavailable
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row

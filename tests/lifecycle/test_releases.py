@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from app.db.clock import ClockName, in_seconds
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Worker
 from app.lifecycle import pausing
 from app.lifecycle.claims import Claim

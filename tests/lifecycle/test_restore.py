@@ -13,12 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Dataset, DatasetContent, Job
 from app.keys import service as keys
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle import restore
 from app.lifecycle.mark_survey import compare, survey
 from app.lifecycle.marks import Marks

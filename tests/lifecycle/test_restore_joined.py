@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from app.db.models import Account
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle import restore
 from app.storage import objects
 from core.privacy.prices import Units

@@ -7,9 +7,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.db.models import Dataset
-from app.ledger import budgets
-from app.ledger.blocks import ledgers_of
-from app.ledger.verify import verify
+from app.ledger import sub_accounts
+from app.ledger.block_accounts import ledgers_of
+from app.ledger.verification import verify
 from app.lifecycle import restore
 from app.storage import objects
 from core.errors import NotFound
@@ -95,7 +95,7 @@ def test_the_move_is_made_again_and_nothing_is_overspent(world: World, moved: tu
     with world.db.read() as session:
         assert all(verify(session, each).valid for each in moved)
         assert session.scalar(select(Dataset.pays_for).where(Dataset.id == second)) == first
-        (copy,) = budgets.all_of(session, second)
+        (copy,) = sub_accounts.all_of(session, second)
         assert copy.train_spent > 0, "what the backup knew of the budget goes along"
     with world.api() as client:
         assert charge(client, first, ZCDP, "later") == 201

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.db.models import Dataset
 from app.ledger import accounts
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle import restore
 from app.storage import objects
 from core.privacy.prices import Units

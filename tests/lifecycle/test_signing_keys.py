@@ -12,12 +12,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi.testclient import TestClient
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.signer import public_key
 from app.ledger.signing_keys import publish, signing_key
 from app.ledger.transparency import dates
 from app.ledger.transparency.attestations import about, keep, seal
-from app.ledger.transparency.signatures import holds, sign
+from app.ledger.transparency.certificate_signatures import holds, sign
 from app.lifecycle.relay import Relay
 from app.main import create_app
 from app.secrets import SecretError
@@ -120,7 +120,7 @@ def test_a_relay_that_runs_on_signs_no_more_once_the_root_says_so(
     key = signing_key(known)
     assert holds(sign({"of": "a test"}, key), own)
     with monkeypatch.context() as later:  # its time passes, without a new history
-        later.setattr("app.ledger.key_history.now", lambda: at + 10 * hour)
+        later.setattr("app.ledger.root_history.now", lambda: at + 10 * hour)
         with pytest.raises(Unavailable, match="does not name the signing key"):
             sign({"of": "a test"}, key)
     assert holds(sign({"of": "a test"}, key), own)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings

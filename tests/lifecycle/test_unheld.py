@@ -7,11 +7,11 @@ import logging
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry, LedgerEntry
 from app.jobs import steering
 from app.keys.service import Caller
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from tests.chaos.tamper import roll_back, unprotected

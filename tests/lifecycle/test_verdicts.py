@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.settings import Settings
 from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, claimed, job_row

@@ -12,7 +12,7 @@ from kombu.exceptions import BatchPublishError
 from redis.connection import AbstractConnection
 from sqlalchemy import event, func, select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Outbox
 from app.ledger.signing_keys import signing_key
 from app.lifecycle import wakeups

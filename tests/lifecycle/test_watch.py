@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Block, Dataset, Job, Outbox
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
@@ -24,8 +24,8 @@ from app.settings import Settings
 from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, claimed, job_row
 from worker.attempt import supervisor
+from worker.attempt.attempt_watch import Watch
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.watch import Watch
 
 # A process that says what one says at first, then half a line, and then nothing.
 FROZEN = (
@@ -79,7 +79,7 @@ class FrozenForkServer(ForkServer):
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(supervisor, "STOPPING", threading.Event())
-    monkeypatch.setattr("worker.attempt.watch.SILENCES", 2)  # the start of the process is one
+    monkeypatch.setattr("worker.attempt.attempt_watch.SILENCES", 2)  # the start of the process is one
     yield
 
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Job, table_of
 from app.lifecycle.queue.fair import Candidate, claim_next, fairest
 from app.lifecycle.queue.turns import Pair, Turn, Turns

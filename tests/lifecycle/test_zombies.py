@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.ledger.behind import MARKER
 from app.lifecycle.attempt_records import Begun
 from app.lifecycle.attempts import AttemptLog
@@ -14,10 +14,10 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from app.storage import objects
 from app.storage.objects import Folder
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from tests.lifecycle.conftest import Submit, claimed, job_row
-from worker.attempt.folders import clear, output_folder
 from worker.attempt.fork_server import ForkServer, Process
+from worker.attempt.output_folders import clear, output_folder
 from worker.attempt.supervisor import run_attempt
 
 

@@ -12,7 +12,7 @@ from app.admission.request import Limits
 from app.admission.service import Admission
 from app.db.models import Job
 from app.jobs import steering as jobs
-from app.ledger import behind, blocks
+from app.ledger import behind, block_accounts
 from app.ledger.accounts import filter_for
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
@@ -145,7 +145,7 @@ class Jobs(Machine):
 
     def check_held(self, job_id: str, hold: model.Hold) -> None:
         with self.db.read() as session:
-            held = blocks.held_on(session, job_id)
+            held = block_accounts.held_on(session, job_id)
         if held != sorted(hold.payers):
             raise Divergence(f"it holds on {held}, and the model on {sorted(hold.payers)}")
 

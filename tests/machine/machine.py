@@ -16,8 +16,8 @@ from sqlalchemy import select
 
 from app.db.models import Account, Charge, Job, SubAccount
 from app.keys.service import Caller
-from app.ledger.verify import verify
-from core.contracts.filters import Plan, delta_of_each
+from app.ledger.verification import verify
+from core.contracts.filter_names import Plan, delta_of_each
 from core.errors import ServiceError
 from tests.machine import model
 from tests.machine.model import State

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from app.db import engine
+from app.db import database
 from app.db.migrate import upgrade
 from tests import servers, warm
 from tests.machine import histories, races
@@ -163,7 +163,7 @@ def homes() -> Iterator[tuple[Home, Home | None]]:
 
 def prepare() -> None:
     """A process's own start: engines share their compiled SQL, and refusals are no news."""
-    engine.create_engine = warm.Compiled(create_engine)  # type: ignore[assignment]
+    database.create_engine = warm.Compiled(create_engine)  # type: ignore[assignment]
     logging.disable(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
 

@@ -12,7 +12,7 @@ from app.charges import service as charges
 from app.charges.schemas import ChargeRequest
 from app.db.models import SubAccount
 from app.ledger import behind
-from app.ledger.blocks import ledgers_of
+from app.ledger.block_accounts import ledgers_of
 from app.ledger.schemas import CapChange
 from app.lifecycle import restore
 from app.retention.retire import retire_block

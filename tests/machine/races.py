@@ -26,7 +26,7 @@ from app.budgets.schemas import BudgetSetting
 from app.charges import service as charges
 from app.charges.schemas import ChargeRequest
 from app.db.models import Account, SubAccount
-from app.ledger import accounts, blocks
+from app.ledger import accounts, block_accounts
 from app.ledger.schemas import CapChange
 from app.settings import Settings
 from core.errors import BudgetError, ServiceError
@@ -120,12 +120,12 @@ class Racer:
 
     def family(self) -> list[str]:
         with self.db.read() as session:
-            return blocks.family_of(session, self.first)
+            return block_accounts.family_of(session, self.first)
 
     def hold(self, job: str, on: list[str], key: str, train: int, holdout: int, *, rush: bool = False) -> None:
         def do() -> bool:
             with self.reads_then_writes(on, train, holdout, rush=rush), self.db.write() as session:
-                blocks.hold_all(session, on, job_id=job, train=train, holdout=holdout, actor=key)
+                block_accounts.hold_all(session, on, job_id=job, train=train, holdout=holdout, actor=key)
             return True
 
         if self.act("hold", job, on, (train, holdout), do):
@@ -159,9 +159,9 @@ class Racer:
         def do() -> list[str]:
             with self.db.write() as session:
                 if how == "post":
-                    entries = blocks.post_all(session, job, train=train, holdout=holdout, actor="worker")
+                    entries = block_accounts.post_all(session, job, train=train, holdout=holdout, actor="worker")
                 else:
-                    entries = blocks.void_all(session, job, actor="worker")
+                    entries = block_accounts.void_all(session, job, actor="worker")
                 return [each.dataset_id for each in entries]
 
         on = self.act(how, job, [], (train, holdout) if how == "post" else (0, 0), do)
@@ -258,7 +258,7 @@ def run(home: Home, asked: Asked) -> Raced:
             for number, done in acts.items():
                 found.did.update(each.what for each in done)
                 found.refused.update(f"{each.what}: {each.code}" for each in done if each.code is not None)
-                fault = next(faults(session, blocks.family_of(session, f"ds_race_{number}"), done), None)
+                fault = next(faults(session, block_accounts.family_of(session, f"ds_race_{number}"), done), None)
                 if fault is not None:
                     found.faults[number] = fault
     return found

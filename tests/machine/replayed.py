@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, LedgerEntry, SubAccount
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 
 Pair = tuple[int, int]  # of (train, holdout)
 ZERO = (0, 0)

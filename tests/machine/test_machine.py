@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.admission import lookup
 from app.db.models import Account, Dataset
-from app.ledger import accounts, budgets, second
+from app.ledger import accounts, second, sub_accounts
 from app.ledger.accounts import Hold
 from app.lifecycle import restore
 from app.retention.retire import retire_block
@@ -127,13 +127,13 @@ def test_it_finds_a_hold_that_reads_and_then_writes(
 
 
 def test_it_finds_a_budget_whose_void_gives_nothing_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = budgets.settle
+    real = sub_accounts.settle
 
     def settle(session: Session, dataset_id: str, sub_id: str | None, held: Any, spent: Any) -> None:
         if spent != (0, 0):
             real(session, dataset_id, sub_id, held, spent)
 
-    monkeypatch.setattr(budgets, "settle", settle)
+    monkeypatch.setattr(sub_accounts, "settle", settle)
     found = fault(home, Budgeting)
     assert "void" in found or "settle_charge" in found, found
 

@@ -14,26 +14,26 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.datasets import blocks as growing
+from app.datasets import growth as growing
 from app.datasets.moving import follow
 from app.db import clock
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Job
 from app.keys.service import Caller
 from app.ledger import accounts, behind
-from app.ledger.blocks import family_of, lead, lock_family
+from app.ledger.block_accounts import family_of, lead, lock_family
 from app.ledger.second import open_first
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import claims
 from app.lifecycle.sweeper import PAST
 from app.settings import Settings
 from core.contracts.dataset_spec import Cap, DatasetSpec
-from core.contracts.filters import Plan
+from core.contracts.filter_names import Plan
 from core.errors import InvalidRequest, LimitError
 from core.ids import now
-from core.privacy import claims as claim_prices
+from core.privacy import foreign_claims as claim_prices
 from core.privacy import pricing
-from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.price_requests import FitRequest, PlanRequest
 from core.privacy.prices import Largest, Price, Units
 from tests import servers
 from tests.factories import dataset_spec, slots_for
@@ -113,7 +113,7 @@ class World:
         self._add(dataset_id, spec["name"], spec, cap, parent_id=None, label=None)
 
     def append(self, first: str, block_id: str, label: str) -> None:
-        """Appends a block, as app.datasets.blocks does once it has read the file and compared its units."""
+        """Appends a block, as app.datasets.growth does once it has read the file and compared its units."""
         to = growing.growing(self.db, OWNER, first)
         if behind.forgotten(self.db, self.heads, to.owner_key) is not None:
             raise behind.refusal("the database has lost a block of this owner")

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import JSON, Column, Engine, Integer, MetaData, String, Table, inspect, select, text, update
 
 from app.db import migrate
-from app.db.engine import Database, make_engine
+from app.db.database import Database, make_engine
 from app.db.migrate import upgrade
 from app.db.models import Base, Job
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job

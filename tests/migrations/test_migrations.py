@@ -20,7 +20,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, MetaData, Table, inspect, make_url, select, text
 from sqlalchemy.exc import DatabaseError
 
-from app.db.engine import Database, make_engine
+from app.db.database import Database, make_engine
 from app.db.migrate import SCRIPTS, current_revision, head_revision, migration_connection, upgrade
 from app.db.models import Base
 from app.ledger.transparency.anchors import Anchors
@@ -216,7 +216,7 @@ def test_after_every_revision_the_ledger_is_protected(
 ) -> None:
     """Up one by one with entries in the ledger, and down again to the first: a batch migration may drop triggers."""
     # The heads that are kept beside the chain are in tables of later revisions.
-    monkeypatch.setattr("app.ledger.verify.anchors", lambda *_: Anchors())
+    monkeypatch.setattr("app.ledger.verification.anchors", lambda *_: Anchors())
     engine = make_engine(url)
     upgrade(url, "0001")
     first = protection(engine)

@@ -18,12 +18,12 @@ import pytest
 from sqlalchemy import Connection, text
 from typer.testing import CliRunner, Result
 
-from app.db.engine import Database, make_engine
+from app.db.database import Database, make_engine
 from app.db.migrate import current_revision, head_revision, migrate
 from app.db.migrate import upgrade as migrate_to
 from app.ledger import behind
 from app.ledger.transparency.heads import Heads
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.settings import Settings
 from scrimp.cli import app
 from scrimp_server import upgrading

@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "benchmarks" / "reports" / "mutants.md"
 MODULES = (
     "app/ledger/accounts.py",
-    "app/ledger/budgets.py",
-    "app/ledger/verify.py",
+    "app/ledger/sub_accounts.py",
+    "app/ledger/verification.py",
     "core/privacy/filters.py",
     "core/privacy/gdp.py",
     "core/privacy/pricing.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.privacy.events import SelfComposed, noisy_sums
-from core.privacy.plans import FitRequest, PlanRequest
+from core.privacy.price_requests import FitRequest, PlanRequest
 from core.privacy.prices import Units
 
 DELTA = 1e-5

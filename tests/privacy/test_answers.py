@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import brentq
 
 from core.contracts.metrics import ClipRatios
-from core.privacy.answers import SLOPE, answer_logits, clip_ratios
 from core.privacy.score_histogram import BINS, EDGES, ScoreHistogram
+from core.privacy.two_class_answers import SLOPE, answer_logits, clip_ratios
 
 RATIOS = [(5.0, 5.0), (1.2, 30.0), (40.0, 1.5), (0.5, 3.0), (0.5, 0.7), (1.0, 1.0), (2.0, 2.0), (1e4, 1e4)]
 

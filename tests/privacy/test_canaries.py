@@ -10,7 +10,7 @@ from scipy import stats
 
 from core.contracts.base import Epsilon
 from core.privacy import gdp, one_run
-from core.privacy.canaries import Finding, coins, decoys, found
+from core.privacy.canary_bound import Finding, coins, decoys, found
 from core.privacy.events import Event, noisy_sums
 from tests.by_night import but
 

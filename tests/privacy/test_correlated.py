@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from core.contracts.job_spec import JobSpec
 from core.privacy import events, gdp, rdp
-from core.privacy.correlated import CorrelatedMechanism
+from core.privacy.correlated_price import CorrelatedMechanism
 from core.privacy.filters import GdpFilter, RdpFilter
 from core.privacy.mechanism import TrainingMechanism
-from core.privacy.plans import PlanRequest
+from core.privacy.price_requests import PlanRequest
 from core.privacy.pricing import largest_that_fits, price
 from scrimp import recompute
 from tests.privacy.support import fits

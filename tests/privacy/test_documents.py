@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from core.privacy import pricing_server, questions
-from core.privacy.plans import FinalRunRequest, StudyFitRequest
+from core.privacy.price_requests import FinalRunRequest, StudyFitRequest
 from core.privacy.prices import Units
 from tests.hpo.test_plan import study
 from tests.privacy.support import fits, release, request

@@ -12,7 +12,7 @@ from core.privacy.filters import GdpFilter, RdpFilter
 from core.privacy.mechanism import AdaptiveMechanism, DelayedMechanism, MechanismConfig, TrainingMechanism
 from core.privacy.releases import NoisyCount
 from core.privacy.shares import units_of, units_per_mu2
-from core.privacy.statistics import StatisticsRelease
+from core.privacy.statistics_release import StatisticsRelease
 from tests.statistics.data import spec
 
 Variant = Literal["delayed", "extra_query", "noise_first"]

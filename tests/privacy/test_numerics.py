@@ -24,7 +24,7 @@ from core.privacy.numerics import (
     numerics_of,
     sensitivity_slack,
 )
-from core.privacy.slots import default_slots, rows_of_step
+from core.privacy.slot_numbers import default_slots, rows_of_step
 
 TENSOR = TypeAdapter(Features).validate_python({"kind": "tensor", "array": "x"})
 ITEMS: Any = TypeAdapter(Features).validate_python(

@@ -19,10 +19,10 @@ import torch
 
 from core.contracts.slots import PartSlots
 from core.privacy import pld
-from core.privacy.correlated import CorrelatedMechanism
+from core.privacy.correlated_price import CorrelatedMechanism
 from core.privacy.events import Truncation, noisy_sums, of_two_queries
 from core.privacy.numerics import RELEASE_FLOOR, SLACK_FLOOR, UNIT_ROUNDOFF, grid_unit, release_slack
-from core.privacy.slots import rows_of_step
+from core.privacy.slot_numbers import rows_of_step
 from tests.privacy.toy import (
     EMPTY,
     Kernel,

@@ -17,7 +17,7 @@ from core.errors import InvalidRequest
 from core.privacy import events, gdp, pld
 from core.privacy.accounting import basic, compare
 from core.privacy.filters import filter_of
-from core.privacy.plans import CompareRequest, PlanRequest
+from core.privacy.price_requests import CompareRequest, PlanRequest
 from core.privacy.prices import Largest, Price
 from core.privacy.pricing import largest_that_fits, price
 from tests.privacy.support import DELTA, fits, paper_jobs, release, request, with_target

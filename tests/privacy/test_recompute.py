@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from core.contracts.job_spec import AdaptiveNorm
 from core.privacy.events import Truncation
-from core.privacy.plans import FilterChoice, PlanRequest
+from core.privacy.price_requests import FilterChoice, PlanRequest
 from core.privacy.pricing import price
 from core.privacy.releases import NoisyHistogram, NoisyMean
 from scrimp.cli import app

@@ -19,7 +19,7 @@ from core.privacy import events, gdp, pld, rdp
 from core.privacy.events import Leaf, Truncation, noisy_sums
 from core.privacy.filters import RdpFilter
 from core.privacy.mechanism import TrainingMechanism
-from core.privacy.plans import PlanRequest, StudyCommon
+from core.privacy.price_requests import PlanRequest, StudyCommon
 from core.privacy.pricing import largest_that_fits, price
 from scrimp import recompute
 from tests.by_night import but

@@ -13,7 +13,7 @@ from core.privacy import calibration, events, gdp, pld, rdp
 from core.privacy.derive import delayed_of
 from core.privacy.events import of_two_queries
 from core.privacy.mechanism import DelayedMechanism, TrainingMechanism
-from core.privacy.plans import PlanRequest
+from core.privacy.price_requests import PlanRequest
 from core.privacy.pricing import largest_that_fits, price
 from tests.privacy.support import fits
 from tests.privacy.test_recompute import SCRIPT

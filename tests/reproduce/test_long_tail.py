@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.long_tail import ITEMS, LEAST, MEAN_LENGTH, USERS, histories, popularity
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 
 
 def rows_of(some: SequenceRecords) -> list[np.ndarray]:

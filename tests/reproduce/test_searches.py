@@ -17,7 +17,7 @@ from benchmarks.reproduce import correlated
 from benchmarks.reproduce.correlated import RATES, STRIDE, Cell, Way, gain, searched
 from benchmarks.reproduce.dp2_data import validating
 from benchmarks.reproduce.runs import Data, paired, uphill
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from scrimp_server.extractor_bench import Row, Score
 from worker.data.records import DenseRecords
 

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import select
 
 from app.datasets.repository import check_content, with_content
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Artifact, AuditEntry, Dataset, DatasetContent, Job, Outbox, Prediction
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle.claims import claim
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
 from app.retention import service as retention
 from app.settings import Settings
-from core.contracts.stored import PartFiles
+from core.contracts.stored_documents import PartFiles
 from core.errors import Conflict
 from core.ids import new_id, now
 from tests.by_night import SQLITE_BY_DAY

@@ -8,18 +8,18 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import DatabaseError
 
-from app.audit import chain
-from app.db.engine import Database
+from app.audit import audit_chain
+from app.db.database import Database
 from app.db.models import Attempt, Job, JobEvent, Metric
 from app.ledger.certificates import verify as signed
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.lifecycle import mark_survey
 from app.lifecycle.marks import Mark, Marks
 from app.retention import history
 from app.retention import service as retention
 from app.settings import Settings
 from app.system import collectors
-from core.contracts.stored import Number
+from core.contracts.stored_documents import Number
 from core.ids import now
 from tests.conftest import BACKINGS
 from tests.conftest import Api as Roles
@@ -88,7 +88,7 @@ def test_a_job_that_ended_long_ago_is_shortened_and_its_certificate_stays(
     for job_id in (old, young):
         trained(db, job_id)
     relay_of(db, settings, lambda _job: None).run_once()
-    chain.seal(db)
+    audit_chain.seal(db)
     ended_days_ago(db, old, DAYS + 1)
     ended_days_ago(db, young, DAYS - 1)
     path = f"/v1/jobs/{old}/certificate"
@@ -155,7 +155,7 @@ def test_no_setting_shortens_the_ledger_the_audit_log_or_what_others_verify(
     job_id = submit()
     trained(db, job_id)
     relay_of(db, settings, lambda _job: None).run_once()
-    chain.seal(db)
+    audit_chain.seal(db)
     ended_days_ago(db, job_id, 10_000)
     before = {table: counted(db, table) for table in FOR_EVER}
     assert before["ledger_entries"] >= 3 and before["audit_entries"] >= 1 and before["blocks"] == 1
@@ -174,7 +174,7 @@ def test_the_database_refuses_to_shorten_ledger_and_audit_log(
 ) -> None:
     trained(db, submit())
     api.client.get("/v1/jobs", headers=api.headers("admin"))
-    chain.seal(db)
+    audit_chain.seal(db)
     before = counted(db, table)
     assert before > 0
     with pytest.raises(DatabaseError, match=r"DELETE is refused|append-only|sealed"), db.write() as session:

@@ -11,8 +11,8 @@ from core.contracts.dataset_spec import ClassificationTask
 from core.contracts.job_spec import JobSpec
 from core.contracts.table import TableFeatures
 from core.privacy.derive import PublicFacts, plan_request
-from core.statistics.columns import Cells, Column, declared_columns
 from core.statistics.plans import Asked
+from core.statistics.statistics_columns import Cells, Column, declared_columns
 from tests.worker.support import Supervisor, keys_of, stored_part
 from worker.messages import JobDescription
 

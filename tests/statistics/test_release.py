@@ -23,20 +23,20 @@ from core.errors import PrivacyError
 from core.parts.layout import Layout
 from core.parts.part_files import open_part, save_part
 from core.parts.sealed import WRAP_BYTES, DataKey
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from core.privacy.mechanism import MechanismConfig
-from core.statistics.columns import Cells
-from core.statistics.passes import MOST_ROWS_PER_PASS as ROWS
-from core.statistics.passes import Passes, ReleaseMemory, width_of
+from core.statistics.statistics_columns import Cells
+from core.statistics.statistics_passes import MOST_ROWS_PER_PASS as ROWS
+from core.statistics.statistics_passes import Passes, ReleaseMemory, width_of
 from tests.statistics.data import QUERIES, asked, cells, spec, start_of, supervisor_of
 from tests.worker.support import key, run_thread
 from worker.attempt import answering
 from worker.data.joined import Joined, Loaded, join
-from worker.data.parts import MappedPart
+from worker.data.loaded_parts import MappedPart
 from worker.messages import Failed, Finished
-from worker.statistics.columns import check_users
-from worker.statistics.files import as_csv, as_json, document
-from worker.statistics.release import private_sums, rehearse, release
+from worker.statistics.answer_files import as_csv, as_json, document
+from worker.statistics.slot_columns import check_users
+from worker.statistics.sums_release import private_sums, rehearse, release
 
 TINY = 1e-9  # at which a KS test tells that noise is wrong; right noise stays above FINE
 FINE = 1e-4

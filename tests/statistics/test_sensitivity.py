@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from core.contracts.dataset_spec import ClassificationTask
 from core.contracts.queries import QuerySettings, Where
 from core.contracts.table import CategoryColumn, NumberColumn, TableFeatures
-from core.parts.tables import CellCoder
+from core.parts.table_cells import CellCoder
 from core.privacy.mechanism import MechanismConfig
-from core.privacy.statistics import StatisticsRelease
-from core.statistics.columns import Axis, Cells, Column, Scale, declared_columns, filter_of
+from core.privacy.statistics_release import StatisticsRelease
 from core.statistics.plans import QueryPlan, Unfit
+from core.statistics.statistics_columns import Axis, Cells, Column, Scale, declared_columns, filter_of
 from tests.statistics.data import QUERIES, TASK, asked, cells, spec, start_of
 
 JOB = spec()
@@ -144,7 +144,7 @@ def test_a_declared_value_that_is_called_other_has_a_cell_of_its_own() -> None:
 
 
 def test_a_missing_category_is_other_in_filters_and_cells_and_a_missing_number_passes_none() -> None:
-    """As stored: a cell of a category that is missing, or not declared, is one code (core.parts.tables)."""
+    """As stored: a cell of a category that is missing, or not declared, is one code (core.parts.table_cells)."""
     declared = [
         {"kind": "category", "name": "ward", "values": ["a", "b"], "missing": "other"},
         {"kind": "number", "name": "age", "range": [0, 100], "missing": "middle"},

@@ -18,12 +18,12 @@ from scipy import stats
 
 from core.contracts.job_spec import JobSpec
 from core.privacy.mechanism import MechanismConfig
-from core.statistics.columns import Cells
 from core.statistics.plans import Asked
+from core.statistics.statistics_columns import Cells
 from tests.statistics.data import cells, columns, start_of, supervisor_of
 from tests.worker.support import key, run_thread
 from worker.messages import Failed, Finished
-from worker.statistics.release import release
+from worker.statistics.sums_release import release
 
 NAMES = ("age", "bmi", "sex", "day", "y")
 FILES = ["rows.csv", "rows.parquet", "utility.json"]

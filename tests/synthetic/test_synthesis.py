@@ -12,11 +12,11 @@ import pytest
 from core.contracts.dataset_spec import ClassificationTask
 from core.contracts.marginals import marginals
 from core.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
-from core.statistics.columns import Axis, Cells, Column, declared_columns
 from core.statistics.plans import Asked
+from core.statistics.statistics_columns import Axis, Cells, Column, declared_columns
 from core.synthetic.mixture import Mixture, drawn
+from core.synthetic.noisy_tables import Codes, Tables, tables_of
 from core.synthetic.synthesis import Synthesis, bytes_of, synthesise
-from core.synthetic.tables import Codes, Tables, tables_of
 from core.synthetic.target import with_target
 from core.synthetic.values import values_of
 from tests.statistics.data import COLUMNS, TASK, cells

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.settings import Settings
 from scrimp.cli import app
 from scrimp_server.draining import FOLDER, drain

@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Attempt, Job, Measure
 from app.keys.service import ensure_admin_key
 from app.lifecycle.measures import ENDS, PRICING_QUEUE, REQUESTS, SECONDS, Measures, totals

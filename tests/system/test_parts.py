@@ -22,13 +22,13 @@ from app.storage.bucket import Bucket
 from app.storage.cache import PartCache
 from app.storage.parts import InBucket, InFolder, Published
 from app.storage.seals import Seals
-from core.contracts.stored import PartFiles, StoredFile
+from core.contracts.stored_documents import PartFiles, StoredFile
 from core.errors import PrivacyError, StorageFull
 from core.parts.damage import DataDamagedError
 from core.parts.layout import Index, index_path
 from core.parts.part_files import load_part, save_part
 from core.parts.sealed import header_of
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
-from app.audit import chain
+from app.audit import audit_chain
 from app.dashboard.burndown import KEYS_SHOWN, Burndown, burndowns
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, Job, LedgerEntry, SpentByKey, SubAccount
 from app.ledger import accounts
-from app.ledger.verify import verify
+from app.ledger.verification import verify
 from app.settings import Settings
 from benchmarks.history_seed import History, Seeder
 from tests.conftest import BACKINGS
@@ -31,7 +31,7 @@ def history(db: Database, settings: Settings) -> History:
 
 def test_a_seeded_ledger_verifies(db: Database, history: History) -> None:
     with db.read() as session:
-        found, log = verify(session, history.dataset), chain.verify(session)
+        found, log = verify(session, history.dataset), audit_chain.verify(session)
     assert (found.valid, found.problem, found.entries) == (True, None, history.entries)
     assert (log.valid, log.unsealed) == (True, 0) and log.entries > 300
 

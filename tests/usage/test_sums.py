@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import ApiKey, Artifact, Attempt, Job, SpentByKey, SubAccount, SubAccountKey
 from app.keys.service import Caller
 from app.ledger import accounts

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Webhook, WebhookDelivery
 from app.keys.service import Caller
 from app.secrets import load_secret, load_secrets

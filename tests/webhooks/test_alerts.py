@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, BudgetAlert, Webhook, WebhookDelivery
 from app.ledger import accounts, joining
 from app.webhooks import alerts

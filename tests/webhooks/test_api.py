@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text, update
 from standardwebhooks import Webhook as Reference
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Webhook, WebhookDelivery
 from app.webhooks import encryption, service
 from app.webhooks.delivery import _secrets

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import delete, select, update
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import AuditEntry, Dataset, Grant, Webhook, WebhookDelivery, WebhookEvent
 from app.keys import service as keys
 from app.settings import Settings

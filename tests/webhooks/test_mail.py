@@ -14,7 +14,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.settings import Settings
 from app.webhooks.addresses import Addresses
 from app.webhooks.delivery import Deliverer

@@ -14,15 +14,15 @@ import torch
 
 from tests.worker.support import DirectLink, Supervisor, plan_of
 from worker.attempt.exchange import PIECE_BYTES, Exchange, SharedRanks
+from worker.attempt.rank_processes import SharedLink, Unheard
 from worker.attempt.ring import RingRanks
-from worker.attempt.together import SharedLink, Unheard
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import Records
 from worker.telemetry import Telemetry
 from worker.training.batches import TrainingData
 from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan
-from worker.training.replay import Replay
+from worker.training.write_ahead import Replay
 
 PATIENCE_S = 300.0
 R = TypeVar("R")

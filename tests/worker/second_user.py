@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.attempt.sandbox import probe
+from worker.attempt.confined import probe
 from worker.attempt.second_user import User
 from worker.attempt.user_checks import CAPABILITIES
 

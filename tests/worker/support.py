@@ -20,18 +20,18 @@ import torch
 
 from core.contracts.job_spec import JobSpec
 from core.parts.part_files import save_part
-from core.parts.stored import Csr, StoredPart
+from core.parts.stored_records import Csr, StoredPart
 from core.privacy.derive import delayed_of
-from core.privacy.slots import unstated_slots
+from core.privacy.slot_numbers import unstated_slots
 from worker.attempt.child import serve
-from worker.attempt.failures import StopRequested
+from worker.attempt.failure_codes import StopRequested
 from worker.attempt.fork_server import ForkServer, Process
 from worker.channel import Channel
 from worker.data.passes import Prepared
 from worker.data.placed import CPU
 from worker.data.ranks import ALONE, Ranks
 from worker.data.records import DenseRecords, Records, SparseRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.messages import (
     PIECE_BYTES,
     TO_CHILD,
@@ -53,12 +53,12 @@ from worker.messages import (
     Verdict,
     Written,
 )
-from worker.noise.keys import Purpose
+from worker.noise.attempt_keys import Purpose
 from worker.telemetry import Telemetry
 from worker.training.batches import TrainingData
 from worker.training.loop import Outcome, Training
 from worker.training.plan import Plan, build_plan
-from worker.training.replay import Replay
+from worker.training.write_ahead import Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from core.contracts.table import TableFeatures
-from core.privacy.answers import SLOPE
+from core.privacy.two_class_answers import SLOPE
 from tests.worker.support import key, plan_of, prepared, records, spec, start_of
 from worker.models.base import answers
 

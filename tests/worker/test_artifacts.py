@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from core.errors import PrivacyError
-from worker.attempt.artifacts import read_artifact, take_over
+from worker.attempt.output_files import read_artifact, take_over
 
 SECRET = b"the service's"
 

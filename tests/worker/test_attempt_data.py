@@ -6,8 +6,8 @@ from pathlib import Path
 
 from app.db.models import Dataset
 from core.contracts.slots import PartSlots, Slots
-from core.contracts.stored import PartFiles, StoredFile
-from worker.attempt.data import Opened, parts_of
+from core.contracts.stored_documents import PartFiles, StoredFile
+from worker.attempt.attempt_data import Opened, parts_of
 
 ROOT = Path("/storage")
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from core.contracts.extractor import ImageInput
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from core.privacy.numerics import sensitivity_slack
 from core.privacy.releases import NoisySum
 from tests.bound.worst import (
@@ -40,9 +40,9 @@ from tests.bound.worst import (
 from tests.by_night import but
 from tests.worker.extractor import write_extractor, write_image_extractor
 from worker.clipping.bookkeeping import Bookkeeping
-from worker.data.parts import records_of
+from worker.data.loaded_parts import records_of
 from worker.data.passes import EMPTY, Cuttable, gathered
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.extractors.features import extracted
 from worker.models.linear import Linear
 from worker.training.self_test import random_parameters, random_records

@@ -13,8 +13,8 @@ import torch
 from app.db.models import Job
 from core.contracts.audit import CANARIES_FILE, TENSOR
 from core.errors import PrivacyError
-from core.parts.stored import StoredPart
-from core.privacy.canaries import coins
+from core.parts.stored_records import StoredPart
+from core.privacy.canary_bound import coins
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_joined import attempt

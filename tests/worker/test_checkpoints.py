@@ -206,7 +206,7 @@ def test_a_state_without_a_part_is_not_gone_on_from(part: str, monkeypatch: pyte
     monkeypatch.setattr(Position, "filled", without(part))
     again = next_attempt(record)
     assert same(trained(again, TRAIN, 1)[0].parameters, wanted) and began_after(again) == 0
-    monkeypatch.setattr("worker.training.replay.Replay.contradicts", lambda *_: False)
+    monkeypatch.setattr("worker.training.write_ahead.Replay.contradicts", lambda *_: False)
     blind = next_attempt(record)
     with pytest.raises(AssertionError, match="a replay differs"):
         trained(blind, TRAIN, 1)

@@ -23,8 +23,8 @@ from core.parts.damage import DataDamagedError
 from tests.processes import alive, until
 from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt.child import serve
-from worker.attempt.failures import StorageFailed, failure_code
-from worker.attempt.together import Forked
+from worker.attempt.failure_codes import StorageFailed, failure_code
+from worker.attempt.rank_processes import Forked
 from worker.channel import Channel
 from worker.messages import (
     FAILURE_TEXTS,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.worker.support import dense, prepared, records
 from worker.clipping.engine import Clip, clip_factors
-from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.linear_clipping import LinearClipping, LinearGradient
 from worker.data.norms import norm_bound
 from worker.data.records import Records
 from worker.models.base import Parameters

@@ -17,10 +17,10 @@ from tests.worker.support import Supervisor, dense, records, run_direct, spec, s
 from tests.worker.test_loop import tamper
 from worker.data.shards import Span
 from worker.noise import correlated
+from worker.noise.batch_sampling import CyclicSampler
 from worker.noise.gaussian import CorrelatedRelease, GaussianRelease
 from worker.noise.generator import GaussianGenerator, KeyedStream
 from worker.noise.rounding import Digits, grid
-from worker.noise.sampling import CyclicSampler
 
 KEY = bytes(range(32))
 SIZE = 40_000

@@ -16,9 +16,9 @@ from core.contracts.devices import Device, kind_for, needs_gpu
 from core.contracts.runtime import Runtime
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
-from worker.attempt import devices, loading, prepare
+from worker.attempt import device_survey, part_loading, prepare
 from worker.attempt.child import visible_to
-from worker.attempt.devices import DevicesError, chosen, divided, driver_version, found, processor, visible
+from worker.attempt.device_survey import DevicesError, chosen, divided, driver_version, found, processor, visible
 from worker.data.ranks import ALONE
 from worker.messages import BlockStart, Failed, Finished, Ready
 from worker.training import self_test
@@ -112,7 +112,7 @@ def test_gpus_are_asked_for_in_a_process_that_ends(tmp_path: Path) -> None:
 
 
 def test_this_machine_answers() -> None:
-    answer = subprocess.run(devices.COMMAND, cwd=ROOT, capture_output=True, check=True, text=True)
+    answer = subprocess.run(device_survey.COMMAND, cwd=ROOT, capture_output=True, check=True, text=True)
     assert len(json.loads(answer.stdout)) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
     assert processor().memory_bytes and processor().label == "cpu"
 
@@ -269,7 +269,7 @@ def test_memory_that_runs_out_once_records_are_read_has_no_public_code(
     def load(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(loading, "load_stored", load)
+    monkeypatch.setattr(part_loading, "load_stored", load)
     ended = run_thread(supervised(tmp_path))
     assert isinstance(ended.last, Failed) and ended.last.code == "out-of-memory"
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from tests.worker.test_places import MLP, training
-from worker.data.slots import Slotted
-from worker.noise.sampling import Sampler
+from worker.data.secret_slots import Slotted
+from worker.noise.batch_sampling import Sampler
 from worker.training.loop import Training
 
 POISSON = {"kind": "poisson", "expected_batch_size": 20}

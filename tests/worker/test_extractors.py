@@ -22,17 +22,17 @@ from core.parts.damage import DataDamagedError
 from core.parts.part_files import load_part, open_part, save_part
 from core.parts.part_reader import PartFile
 from core.parts.part_writer import PartWriter
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from tests.worker.extractor import CONFIG, PIECES, write_extractor, write_former_extractor
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
-from worker.attempt.failures import StopRequested
+from worker.attempt.failure_codes import StopRequested
 from worker.attempt.link import SupervisorLink
 from worker.channel import Channel
-from worker.data.parts import records_of
-from worker.extractors import turns
+from worker.data.loaded_parts import records_of
+from worker.extractors import feature_lock
 from worker.extractors.encoder import EncoderStates
+from worker.extractors.extractor_files import ExtractorFormerError, ExtractorMissingError
 from worker.extractors.features import AT_ONCE, Kept, extracted, of_folder
-from worker.extractors.files import ExtractorFormerError, ExtractorMissingError
 from worker.messages import TO_CHILD, TO_SUPERVISOR, Alive, Failed, Finished, Stop
 
 TEXTS = ["a good film", "bad films, a", "", "GOOD,é", "a " * 40, "unheard of"]
@@ -225,11 +225,11 @@ def test_features_are_made_once_for_all_workers(tmp_path: Path) -> None:
 
 
 def test_a_lock_whose_holder_died_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LEASE_S", 0.2)
-    monkeypatch.setattr(turns, "LOOK_S", 0.01)
+    monkeypatch.setattr(feature_lock, "LEASE_S", 0.2)
+    monkeypatch.setattr(feature_lock, "LOOK_S", 0.01)
     lock, polled = tmp_path / "k.lock", []
     lock.touch()
-    with turns.turn(lock, lambda: polled.append(1), lambda: False):
+    with feature_lock.turn(lock, lambda: polled.append(1), lambda: False):
         assert polled, "it waited"
         assert lock.exists()
     assert not list(tmp_path.iterdir())
@@ -240,13 +240,13 @@ def test_a_waiter_stops_when_it_is_told_to(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     (tmp_path / "k.lock").touch()
-    with pytest.raises(KeyboardInterrupt), turns.turn(tmp_path / "k.lock", stop, lambda: False):
+    with pytest.raises(KeyboardInterrupt), feature_lock.turn(tmp_path / "k.lock", stop, lambda: False):
         raise AssertionError
     assert (tmp_path / "k.lock").exists(), "it is another's"
 
 
 def test_work_that_fails_leaves_no_lock(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), turns.turn(tmp_path / "k.lock", lambda: None, lambda: False):
+    with pytest.raises(ZeroDivisionError), feature_lock.turn(tmp_path / "k.lock", lambda: None, lambda: False):
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
 

@@ -17,16 +17,16 @@ from core.privacy.numerics import DENSE_GROUP, GROUP, sensitivity_slack
 from worker.clipping import scratch, totals
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
-from worker.clipping.linear import LONGEST, LinearClipping
+from worker.clipping.linear_clipping import LONGEST, LinearClipping
 from worker.clipping.totals import Grid
 from worker.data import lengths
 from worker.data.passes import EMPTY
 from worker.data.records import DenseRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.models.linear import Linear
 from worker.models.networks import Network
-from worker.native.steps import STEPS
-from worker.noise.order import RandomOrder
+from worker.native.flat_steps import STEPS
+from worker.noise.secret_places import RandomOrder
 
 KEY = bytes(range(32))
 ROWS = 2 * GROUP

@@ -26,7 +26,7 @@ from worker.clipping.totals import Formed, Grid, GridTotals, in_float32
 from worker.data import lengths
 from worker.data.lengths import squared_lengths, squared_lengths_of_rows
 from worker.data.records import DenseRecords
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 
 ROWS, POSITIONS, WIDTH, OUTPUTS = 2 * GROUP + 16, 30, 3, 4
 

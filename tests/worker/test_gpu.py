@@ -15,12 +15,12 @@ from core.contracts.job_spec import TransformerRecModel
 from core.privacy.numerics import GROUP, sensitivity_slack
 from tests.bound.worst import CASES, engine_of, slotted
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of, stored_part
-from worker.attempt.devices import found
+from worker.attempt.device_survey import found
 from worker.clipping.engine import Clip
-from worker.clipping.linear import LinearClipping
+from worker.clipping.linear_clipping import LinearClipping
 from worker.data.passes import EMPTY
 from worker.data.placed import placed, resident
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.messages import Digest, Finished, Ready
 from worker.models.linear import Linear
 from worker.models.next_item import NextItem

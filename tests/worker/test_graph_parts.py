@@ -15,9 +15,9 @@ from core.contracts.neighbourhoods import Tree
 from core.parts import nodes
 from core.parts.nodes import kept, number_of, stored_ids
 from core.parts.part_files import save_part
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from tests.worker.support import keys_of, plan_of, start_of
-from worker.attempt.loading import loader
+from worker.attempt.part_loading import loader
 from worker.messages import Part, Start
 
 JOB = {

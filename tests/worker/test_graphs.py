@@ -18,7 +18,7 @@ from tests.privacy.test_nodes import drawn_graphs, less, stored
 from tests.worker.support import key
 from worker.clipping.totals import Grid
 from worker.data.records import DenseRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.models.networks import Network
 from worker.training.self_test import random_parameters
 

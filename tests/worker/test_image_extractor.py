@@ -17,13 +17,13 @@ import scrimp
 from core.contracts.extractor import ImageInput
 from core.parts.damage import DataDamagedError
 from core.parts.part_files import save_part
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from tests.worker.extractor import write_extractor, write_image_extractor
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.extractors import features
 from worker.extractors.efficientnet import EfficientNet, Encoder, SameConv
+from worker.extractors.extractor_files import ExtractorMissingError
 from worker.extractors.features import extracted
-from worker.extractors.files import ExtractorMissingError
 from worker.messages import Finished
 
 GRAY = ImageInput(height=8, width=6, channels=1, input_scale=1 / 255)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.catalogue.models import layers, refusal
+from app.catalogue.model_kinds import layers, refusal
 from core.contracts.cnn import OWN_SIZE, behind, convolutions
 from core.contracts.job_spec import Clipping, CnnModel
 from tests.hf.test_norms import training

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from core.parts.part_files import save_part
-from core.parts.pieces import cut, joined, taken
-from core.parts.stored import StoredPart, Texts
+from core.parts.part_pieces import cut, joined, taken
+from core.parts.stored_records import StoredPart, Texts
 from tests.by_night import but
 from tests.worker.support import (
     Supervisor,
@@ -29,10 +29,10 @@ from tests.worker.test_extractors import write_extractor
 from tests.worker.test_mapped import N, bits, stored
 from tests.worker.test_users import user_start
 from worker.data.joined import AnyPart, Joined, Loaded, join
+from worker.data.loaded_parts import MappedPart, open_stored, records_of, users_of
 from worker.data.mapped import MappedRecords
-from worker.data.parts import MappedPart, open_stored, records_of, users_of
 from worker.data.records import clipped_sum
-from worker.data.sequences import item_counts
+from worker.data.sequence_records import item_counts
 from worker.messages import Finished, Part, Shape
 
 CUTS = {"one": [N], "two": [700, N], "three, one empty": [700, 700, N], "empty first": [0, N], "empty last": [N, N]}

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from app.secrets import at_epoch
-from core.contracts.stored import SaltedSteps
-from core.parts.stored import StoredPart
+from core.contracts.stored_documents import SaltedSteps
+from core.parts.stored_records import StoredPart
 from tests.worker.support import ROOT, Supervisor, dense, keys_of, run_thread, spec, start_of
 from tests.worker.test_adaptive import adaptive_start
 from tests.worker.test_center import start as centred_start
@@ -28,8 +28,8 @@ from tests.worker.test_planted import start_for
 from worker.attempt import start as real
 from worker.attempt.start import NoiseSecrets
 from worker.messages import Finished
+from worker.noise.attempt_keys import Purpose, public_key_of_seed
 from worker.noise.generator import KeyedStream
-from worker.noise.keys import Purpose, public_key_of_seed
 from worker.training.plan import Plan
 from worker.training.self_test import PUBLIC_KEY
 
@@ -40,7 +40,7 @@ SALT = "s0"
 PLACES: dict[str, set[str]] = {
     "worker/metrics/scores.py _noised": {"release"},
     "worker/models/dropout.py Masks.begin": {"dropout", "public dropout"},  # public: of canaries and public records
-    "worker/models/hf/model.py HfTuning.init": {"init"},
+    "worker/models/hf/hf_model.py HfTuning.init": {"init"},
     "worker/models/initial.py keyed_normals": {"init", "self-test"},
     "worker/models/matrix_factorization.py MatrixFactorization.init": {"init", "self-test"},
     "worker/models/views.py Views._kept": {"views", "public views"},
@@ -65,13 +65,13 @@ UNKEYED = {
     "core/parts/sealed.py": "the public salt of a sealed file",
     "app/formats/slot_order.py": "the places of a stored part: the system's random bits, drawn once and written down",
     "core/privacy/score_histogram.py": "simulated releases of a released histogram, from a public seed",
-    "worker/attempt/artifacts.py": "names of temporary files",
+    "worker/attempt/output_files.py": "names of temporary files",
     "worker/attempt/auditor.py": "which finished steps a worker computes again: its choice is public",
     "worker/cluster/links.py": "keys and serial numbers of ranks' certificates, for one attempt: never stored",
     "worker/extractors/encoder.py": "public examples, for the self-test",
     "worker/extractors/features.py": "names of temporary files",
-    "worker/extractors/turns.py": "names of temporary files",
-    "worker/models/hf/norms.py": "public examples, for the self-test",
+    "worker/extractors/feature_lock.py": "names of temporary files",
+    "worker/models/hf/root_mean_square.py": "public examples, for the self-test",
     "worker/training/rehearsal.py": "public records",
     "worker/training/self_test.py": "public records",
 }

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 import scrimp
 from tests.worker.test_predicting import CASES, PIXELS, message
-from worker.models.files import CARD
+from worker.models.model_files import CARD
 from worker.predicting.predict import predicted
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from core.contracts.metrics import AUC_PARTS
 from core.errors import PrivacyError
-from core.privacy.slots import unstated_slots
+from core.privacy.slot_numbers import unstated_slots
 from tests.worker.support import Supervisor, dense, key, keys_of, plan_of, records, run_direct, spec, start_of
-from worker.attempt.failures import StopRequested
-from worker.clipping.linear import LinearClipping
-from worker.data.slots import Slotted
+from worker.attempt.failure_codes import StopRequested
+from worker.clipping.linear_clipping import LinearClipping
+from worker.data.secret_slots import Slotted
 from worker.messages import BlockStart, Digest, Keys, MetricValue, Mismatch
 from worker.models.linear import Linear
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import GaussianGenerator
-from worker.noise.order import WHOLE_DATA
+from worker.noise.secret_places import WHOLE_DATA
 from worker.optimizers.base import StepInfo
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd

@@ -17,14 +17,14 @@ from core.contracts import memory
 from core.contracts.memory import in_memory
 from core.contracts.table import TableFeatures
 from core.errors import PrivacyError
-from core.parts import ahead
+from core.parts import read_ahead
 from core.parts.damage import DataDamagedError
 from core.parts.layout import Index
 from core.parts.part_files import load_part, save_part
 from core.parts.part_reader import PartFile
-from core.parts.stored import Csr, Pairs, Sequences, StoredPart
-from core.parts.tables import scaled
-from core.privacy.slots import unstated_slots
+from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart
+from core.parts.table_cells import scaled
+from core.privacy.slot_numbers import unstated_slots
 from tests.by_night import but
 from tests.worker.support import (
     Supervisor,
@@ -37,12 +37,12 @@ from tests.worker.support import (
     start_of,
     stored_part,
 )
-from worker.attempt import loading
+from worker.attempt import part_loading
 from worker.data.joined import join
+from worker.data.loaded_parts import open_stored, records_of, users_of
 from worker.data.mapped import MappedDense, MappedRecords
-from worker.data.parts import open_stored, records_of, users_of
 from worker.data.records import DenseRecords, clipped_sum
-from worker.data.sequences import SequenceRecords, item_counts
+from worker.data.sequence_records import SequenceRecords, item_counts
 from worker.messages import Failed, Finished, Part, Shape
 
 OLD = Path(__file__).parents[1] / "formats" / "old_parts"
@@ -288,12 +288,12 @@ def test_data_that_may_outgrow_the_cache_are_announced_again(tmp_path: Path, mon
         announced.append(start)
         advise(descriptor, start, length, advice)
 
-    monkeypatch.setattr(ahead.os, "posix_fadvise", counted)
+    monkeypatch.setattr(read_ahead.os, "posix_fadvise", counted)
     monkeypatch.setattr(memory, "IN_MEMORY_BYTES", 0)
     job = spec(sampling={"kind": "poisson", "expected_batch_size": 40}, length={"steps": 12}, evaluation=None)
     bound = unstated_slots(400) * 4 * 60
     for name, cache in (("fits", bound), ("does not", bound - 1)):
-        monkeypatch.setattr(loading, "cacheable_bytes", lambda cache=cache: cache)
+        monkeypatch.setattr(part_loading, "cacheable_bytes", lambda cache=cache: cache)
         (tmp_path / name).mkdir()
         supervisor = large(tmp_path / name, job, 400)
         announced.clear()

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.privacy.slots import unstated_slots
+from core.privacy.slot_numbers import unstated_slots
 from tests.worker.support import Supervisor, records, spec, start_of, training_of
 from tests.worker.test_places import CYCLIC, FULL, MLP, POISSON, SHAPE, X, Y
 from worker.data.passes import EMPTY
-from worker.data.slots import Slotted
-from worker.noise.order import TRAIN, RandomOrder
+from worker.data.secret_slots import Slotted
+from worker.noise.secret_places import TRAIN, RandomOrder
 from worker.training.loop import Training
 
 STEPS = range(1, 25)

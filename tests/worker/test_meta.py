@@ -24,15 +24,15 @@ from tests.worker import optimizing
 from tests.worker.support import key
 from worker.clipping.build import unclipped_engine
 from worker.clipping.engine import Clip, CountingEngine
-from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.linear_clipping import LinearClipping, LinearGradient
 from worker.clipping.zeroth_order import Slope, ZerothOrder
 from worker.data.placed import passes_on, placed
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.models.base import Model, Parameters
 from worker.models.linear import Linear
 from worker.models.modules import ModuleModel
 from worker.noise.directions import ALONG, Directions
-from worker.noise.order import RandomOrder
+from worker.noise.secret_places import RandomOrder
 from worker.optimizers.base import Observing, Preconditioned, StepInfo
 from worker.optimizers.pieces import flattened
 from worker.training.self_test import random_records

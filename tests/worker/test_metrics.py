@@ -16,11 +16,11 @@ from torch import Tensor
 from core.contracts.job_spec import MlpModel
 from core.contracts.metrics import AUC_PARTS, CELLS
 from core.errors import PrivacyError
-from core.privacy.answers import answer_logits
 from core.privacy.releases import SCORE, NoisyCount, NoisySum
 from core.privacy.score_histogram import BINS, tree_sums
+from core.privacy.two_class_answers import answer_logits
 from tests.worker.support import dense, records
-from worker.metrics.cells import cell_of
+from worker.metrics.score_cells import cell_of
 from worker.metrics.scores import (
     Score,
     _private_sums,

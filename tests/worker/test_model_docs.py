@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from core.contracts.dataset_spec import Features, Task
 from core.contracts.job_spec import GruRecModel
 from tests.worker.support import key
-from worker.models.files import save_model
 from worker.models.linear import Linear
+from worker.models.model_files import save_model
 from worker.models.next_item import NextItem
 
 KEY = bytes.fromhex(key("init"))

@@ -20,14 +20,14 @@ from safetensors.numpy import load_file
 from core.contracts.base import Epsilon
 from core.contracts.dataset_spec import ClassificationTask, Columns, HashedText, RegressionTask, Tensor
 from core.contracts.job_spec import CnnModel, MlpModel
-from core.contracts.stored import ReleasedScore
+from core.contracts.stored_documents import ReleasedScore
 from core.contracts.table import TableFeatures
 from worker.data.records import DenseRecords
 from worker.messages import Claim
 from worker.models.base import Model
 from worker.models.card import Privacy, readme
-from worker.models.files import save_model
 from worker.models.linear import Linear
+from worker.models.model_files import save_model
 from worker.models.networks import Network
 
 KEY = bytes(range(32))

@@ -26,17 +26,17 @@ from tests.worker.native import opened
 from tests.worker.support import prepared
 from worker.clipping import residuals
 from worker.clipping.engine import Clip, ClippingKind, clip_factors
-from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.linear_clipping import LinearClipping, LinearGradient
 from worker.clipping.residuals import LOWEST, Query, clipped_residuals, exponential
 from worker.clipping.totals import Grid
-from worker.data import entries as entries_of
 from worker.data import records as records_of
-from worker.data.entries import Entries, by_column
+from worker.data import sparse_entries as entries_of
 from worker.data.norms import norm_bound, product_bound
 from worker.data.records import DenseRecords, SparseRecords, added
+from worker.data.sparse_entries import Entries, by_column
 from worker.models.base import Parameters
 from worker.models.linear import Linear
-from worker.native.linear import LinearSteps
+from worker.native.linear_steps import LinearSteps
 from worker.training.plan import Plan
 
 ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-300, -1e300, 5e-324]

@@ -19,7 +19,7 @@ from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Outer
 from worker.clipping.totals import Formed, Grid, GridTotals
 from worker.data import passes
-from worker.native.steps import Steps
+from worker.native.flat_steps import Steps
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers import descent, dp_adam
 from worker.optimizers.base import State, StepInfo

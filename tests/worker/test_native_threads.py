@@ -17,9 +17,9 @@ from worker.clipping import totals
 from worker.clipping.engine import Clip
 from worker.clipping.totals import Formed, Grid, GridTotals
 from worker.native import threads
+from worker.native.flat_steps import AdamStep, Steps
 from worker.native.layers import Kernel, Layers
-from worker.native.linear import ClipNumbers, LinearSteps
-from worker.native.steps import AdamStep, Steps
+from worker.native.linear_steps import ClipNumbers, LinearSteps
 from worker.noise.native import Native
 
 THREADS = range(1, 8)
@@ -140,7 +140,7 @@ def test_without_openmp_one_thread_does_all(library: Library, monkeypatch: pytes
     torch.set_num_threads(3)
     wanted = WORK["scaled numbers and lengths"](library, monkeypatch)
     nobody = ctypes.pointer(threads._Team(None, 3))
-    monkeypatch.setattr("worker.native.steps.team", lambda: nobody)
+    monkeypatch.setattr("worker.native.flat_steps.team", lambda: nobody)
     found = WORK["scaled numbers and lengths"](library, monkeypatch)
     assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
 
@@ -154,7 +154,7 @@ def test_without_its_products_torch_makes_the_same_totals(library: Library, monk
 
 TWO_THREADS = """
 import os, torch
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 torch.set_num_threads(2)
 out = torch.empty(400, dtype=torch.float64)
 before = len(os.listdir("/proc/self/task"))

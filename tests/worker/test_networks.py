@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.catalogue.models import layers
+from app.catalogue.model_kinds import layers
 from core.contracts.gcn import GcnModel
 from core.contracts.job_spec import CnnModel, LinearModel, MlpModel
 from core.errors import PrivacyError
@@ -33,7 +33,7 @@ from tests.worker.support import (
 )
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
-from worker.clipping.linear import LinearClipping
+from worker.clipping.linear_clipping import LinearClipping
 from worker.clipping.plain import PlainGradient
 from worker.clipping.totals import Grid
 from worker.messages import Finished, Ready

@@ -15,22 +15,22 @@ import torch
 from pydantic import TypeAdapter
 from safetensors.numpy import load_file
 
-from app.catalogue.models import layers
+from app.catalogue.model_kinds import layers
 from core.contracts.dataset_spec import Interactions, NextItemTask
 from core.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from core.parts.damage import DataDamagedError
-from core.parts.ids import IdCoder
+from core.parts.id_rows import IdCoder
 from core.parts.part_files import save_part
-from core.parts.stored import Sequences, StoredPart
+from core.parts.stored_records import Sequences, StoredPart
 from core.privacy.mechanism import MechanismConfig
 from tests.by_night import but
 from tests.worker.support import Supervisor, key, run_thread, spec, start_of
 from worker.clipping.build import build_engine
-from worker.data.parts import load_stored, records_of
-from worker.data.sequences import SequenceRecords
+from worker.data.loaded_parts import load_stored, records_of
+from worker.data.sequence_records import SequenceRecords
 from worker.messages import Finished, Part, Shape
 from worker.models.base import Parameters
-from worker.models.files import save_model
+from worker.models.model_files import save_model
 from worker.models.next_item import NextItem
 
 RecommenderKind = TransformerRecModel | GruRecModel | LstmRecModel

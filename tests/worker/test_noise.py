@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from core.errors import PrivacyError
+from worker.noise.attempt_keys import derive_key, public_key_of_seed
 from worker.noise.gaussian import GaussianRelease, PublicRelease
 from worker.noise.generator import CHUNK, GaussianGenerator, KeyedStream, gaussians
-from worker.noise.keys import derive_key, public_key_of_seed
 
 KEY = bytes(range(32))
 

@@ -12,10 +12,10 @@ import torch
 from core.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, records, run_direct, spec, start_of
 from worker.data.shards import Span
-from worker.noise import ahead, gaussian, native
-from worker.noise.ahead import WORD_CHUNK, StepNoise
+from worker.noise import gaussian, native, noise_prefetch
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import CHUNK, STEPS, GaussianGenerator
+from worker.noise.noise_prefetch import WORD_CHUNK, StepNoise
 
 KEY = bytes(range(32))
 SIZES = (3, 70_001, 0, 40_000)
@@ -49,7 +49,7 @@ def test_noise_is_the_same_whatever_the_chunks_and_threads(
     chunk: int, count: int, begun: bool, monkeypatch: pytest.MonkeyPatch, threads: None
 ) -> None:
     generator = GaussianGenerator(KEY)
-    monkeypatch.setattr(ahead, "CHUNK", chunk)
+    monkeypatch.setattr(noise_prefetch, "CHUNK", chunk)
     torch.set_num_threads(count)
     noise = StepNoise(generator, 5, SPANS)
     if begun:
@@ -59,7 +59,7 @@ def test_noise_is_the_same_whatever_the_chunks_and_threads(
 
 
 def test_words_made_ahead_for_another_device_become_the_same_gaussians(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_on_cpu", lambda device: False)
+    monkeypatch.setattr(noise_prefetch, "_on_cpu", lambda device: False)
     noise = StepNoise(GaussianGenerator(KEY), 5, SPANS)
     noise.begin()
     for index, z in enumerate(noise.take()):
@@ -295,7 +295,7 @@ def test_a_stop_or_an_error_leaves_nothing_behind_that_is_used(monkeypatch: pyte
         def fail(*arguments: Any) -> Any:
             raise MemoryError
 
-        broken.setattr("worker.clipping.linear.LinearClipping.private_sum", fail)
+        broken.setattr("worker.clipping.linear_clipping.LinearClipping.private_sum", fail)
         with pytest.raises(MemoryError):
             run_direct(record, TRAIN, HOLDOUT)
         assert len(watched.begun) == 1 and watched.taken == watched.met == []

@@ -10,9 +10,9 @@ from core.errors import PrivacyError
 from tests.worker.support import key
 from worker.data.shards import Span
 from worker.noise import on_device
-from worker.noise.ahead import StepNoise
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import GaussianGenerator
+from worker.noise.noise_prefetch import StepNoise
 from worker.noise.on_device import add_noise_flat, room
 from worker.noise.release import takes_words
 from worker.noise.rounding import add_noise

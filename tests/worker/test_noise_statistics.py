@@ -15,9 +15,9 @@ import scipy.stats
 import torch
 from numpy.typing import NDArray
 
+from worker.noise.attempt_keys import derive_key
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import GaussianGenerator, KeyedStream, gaussians
-from worker.noise.keys import derive_key
 from worker.noise.rounding import add_noise, grid
 
 KEY = bytes(range(32))

@@ -25,7 +25,7 @@ from tests.worker.operations import REPRESENTATIVE, Sweep, moved, moved_rows, na
 from tests.worker.support import ROOT, plan_of, spec, start_of
 from tests.worker.test_self_test import MLP, SHAPE
 from worker.clipping import residuals, rules, scratch, totals
-from worker.data import entries, lengths, records
+from worker.data import lengths, records, sparse_entries
 from worker.metrics.scores import _ranked
 from worker.models import activations, pooling
 from worker.models.next_item import NextItem
@@ -130,7 +130,7 @@ def test_models_use_listed_operations_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", but(("deep relu", "linear, sparse", "conv2", "transformer"), lambda n: n != "conv2"))
 def test_without_the_library_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (lengths, residuals, rules, scratch, totals, entries, records, activations, pooling):
+    for module in (lengths, residuals, rules, scratch, totals, sparse_entries, records, activations, pooling):
         for library in LIBRARIES & vars(module).keys():
             monkeypatch.setattr(module, library, None)
     assert unjudged(CASES[name]) == set()

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.worker.support import Supervisor, spec, start_of
 from tests.worker.test_loop import SHAPE, attempt, same, tamper
-from worker.noise.order import HOLDOUT, TRAIN, WHOLE_DATA, RandomOrder
+from worker.noise.secret_places import HOLDOUT, TRAIN, WHOLE_DATA, RandomOrder
 
 KEY = bytes(range(32))
 

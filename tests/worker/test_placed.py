@@ -11,8 +11,8 @@ from worker.data.passes import EMPTY, moved
 from worker.data.placed import chunk_bytes, passes_on
 from worker.data.ratings import RatingRecords, add_rows
 from worker.data.records import DenseRecords, SparseRecords
-from worker.data.sequences import SequenceRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
+from worker.data.sequence_records import SequenceRecords
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 

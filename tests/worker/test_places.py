@@ -18,16 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.errors import PrivacyError
 from core.privacy.releases import SCORE
-from core.privacy.slots import unstated_slots
+from core.privacy.slot_numbers import unstated_slots
 from tests.worker.support import Supervisor, dense, keys_of, records, run_direct, spec, start_of, training_of
 from worker.clipping.engine import CountingEngine
-from worker.data import slots
+from worker.data import secret_slots
 from worker.data.passes import EMPTY, Batch, Pass, passes_of
 from worker.data.records import clipped_sum
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.messages import Segment
 from worker.metrics.scores import _private_sums
-from worker.noise.order import HOLDOUT, TRAIN, WHOLE_DATA, RandomOrder
+from worker.noise.secret_places import HOLDOUT, TRAIN, WHOLE_DATA, RandomOrder
 from worker.statistics.center import Centering
 from worker.training.evaluation import Scores
 from worker.training.loop import Training
@@ -249,14 +249,14 @@ def empty_rows_are_counted(patch: pytest.MonkeyPatch) -> None:
     def mutant(*args: Any) -> Iterator[Pass[Any]]:
         return (replace(each, present=torch.ones_like(each.present)) for each in passes_of(*args))
 
-    patch.setattr(slots, "passes_of", mutant)
+    patch.setattr(secret_slots, "passes_of", mutant)
 
 
 def empty_passes_are_skipped(patch: pytest.MonkeyPatch) -> None:
     def mutant(*args: Any) -> Iterator[Pass[Any]]:
         return (each for each in passes_of(*args) if each.present.any())
 
-    patch.setattr(slots, "passes_of", mutant)
+    patch.setattr(secret_slots, "passes_of", mutant)
 
 
 STEPS = ["poisson", "cyclic"]  # sums whose places are drawn for each step

@@ -11,14 +11,14 @@ import torch
 
 from core.contracts.slots import PartSlots
 from core.errors import PrivacyError
-from core.privacy.slots import rows_of_step
+from core.privacy.slot_numbers import rows_of_step
 from tests.worker.support import Supervisor, dense, keys_of, mechanism, plan_of, records, run_direct, spec, start_of
-from worker.clipping.linear import LinearClipping, LinearGradient
+from worker.clipping.linear_clipping import LinearClipping, LinearGradient
 from worker.clipping.totals import Grid
 from worker.messages import Keys
 from worker.models.linear import Linear
+from worker.noise.batch_sampling import FullBatch, PoissonSampler
 from worker.noise.gaussian import GaussianRelease, PublicRelease
-from worker.noise.sampling import FullBatch, PoissonSampler
 from worker.optimizers.descent import Descent
 from worker.optimizers.dp_sgd import DpSgd
 from worker.training.plan import SupersededError

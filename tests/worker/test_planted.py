@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from app.db.models import Job
 from core.contracts.audit import CANARIES_FILE, TENSOR
-from core.parts.stored import Csr, Pairs, Sequences, StoredPart
-from core.privacy.canaries import Finding, coins
+from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart
+from core.privacy.canary_bound import Finding, coins
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, run_child, run_thread, spec, start_of
 from tests.worker.test_adaptive import adaptive_start
@@ -25,11 +25,11 @@ from worker.attempt.audited import finding_of
 from worker.clipping.engine import Clip
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, SparseRecords
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.messages import Finished, Start
 from worker.noise.gaussian import GaussianRelease
+from worker.training.audit_records import Draws
 from worker.training.planted import PlantedRecords, canaries_of
-from worker.training.synthetic import Draws
 
 N, WIDE, ITEMS = 600, 256, 150
 KEYED = {"segments": [{"from_step": 1} | keys_of("x")], "allowed_steps": 0}

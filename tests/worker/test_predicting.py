@@ -16,23 +16,23 @@ import torch
 from pydantic import TypeAdapter
 
 from app.db.clock import boottime
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Prediction
 from app.settings import Settings
 from core.contracts.dataset_spec import Features, Task
 from core.errors import InvalidRequest, TransientError
 from core.ids import now
 from core.parts.inputs import checked
-from core.privacy.answers import answer_logits
 from core.privacy.numerics import numerics_of
+from core.privacy.two_class_answers import answer_logits
 from tests.dashboard.scene import Scene
 from tests.worker.support import key, spec
 from worker.attempt.fork_server import START_S, ForkServer, Process
 from worker.data.records import DenseRecords
 from worker.messages import Part, Predict, Shape
 from worker.models.build import build_model
-from worker.models.files import save_model
 from worker.models.linear import CLIP_RATIOS
+from worker.models.model_files import save_model
 from worker.predicting.predict import predicted
 from worker.predicting.supervise import _asked, predict
 

@@ -20,9 +20,9 @@ from tests.by_night import but
 from tests.worker.gang import together
 from tests.worker.support import Supervisor, dense, forks, run_child, spec, start_of, stored_part
 from worker.attempt.child import threads_of
-from worker.attempt.failures import TooLargeError
+from worker.attempt.failure_codes import TooLargeError
 from worker.attempt.prepare import agreed_plan
-from worker.attempt.together import Unheard
+from worker.attempt.rank_processes import Unheard
 from worker.data.placed import CPU
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import BlockStart, Failed, Finished, RankReport, Ready, Start

@@ -18,8 +18,8 @@ from tests.worker.support import Supervisor, dense, key, plan_of, run_thread, sp
 from tests.worker.support import records as feature_records
 from tests.worker.test_next_item import ITEMS, LENGTH, SHAPE, features, model, parameters_of, records, stored
 from worker.data.passes import EMPTY, Pass
-from worker.data.sequences import SequenceRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
+from worker.data.sequence_records import SequenceRecords
 from worker.messages import Finished, MetricValue
 from worker.metrics.scores import noisy_ranking, public_scores
 from worker.models.linear import Linear

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import worker.data.slots
+import worker.data.secret_slots
 from core.privacy.numerics import grid_slack, grid_unit, numerics_of
 from tests.worker.gang import together, trained
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, spec, start_of
@@ -22,7 +22,7 @@ from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
 from worker.clipping.totals import FloatTotals, Grid, GridTotals
 from worker.data.ranks import ALONE, Alone, Ranks, RanksError, own_rows
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.messages import Keys
 from worker.models.base import Parameters
 from worker.models.dropout import without_dropout
@@ -179,7 +179,7 @@ def test_a_dropped_share_and_noise_on_every_rank_are_found(monkeypatch: pytest.M
         own = own_rows(count, rows, ranks)
         return own[:0] if ranks.rank == 2 else own  # as a sampler that leaves a short share out
 
-    monkeypatch.setattr(worker.data.slots, "own_rows", dropped)
+    monkeypatch.setattr(worker.data.secret_slots, "own_rows", dropped)
     assert not same(faulty(Through), wanted)
 
 

@@ -20,19 +20,19 @@ from safetensors.numpy import load_file
 from core.contracts.dataset_spec import Interactions, RatingTask
 from core.errors import PrivacyError
 from core.parts.damage import DataDamagedError
-from core.parts.ids import hashed_row
+from core.parts.id_rows import hashed_row
 from core.parts.part_files import save_part
-from core.parts.stored import Pairs, StoredPart
+from core.parts.stored_records import Pairs, StoredPart
 from tests.worker.support import Supervisor, key, run_direct, run_thread, spec, start_of
 from worker.clipping.engine import Clip
-from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
-from worker.data.parts import load_stored
+from worker.clipping.rating_clipping import RatingClipping, RatingGradient
+from worker.data.loaded_parts import load_stored
 from worker.data.ratings import RatingRecords
 from worker.messages import Finished, Part, Shape
 from worker.metrics.scores import public_scores
 from worker.models.base import Parameters
-from worker.models.files import save_model
 from worker.models.matrix_factorization import MatrixFactorization
+from worker.models.model_files import save_model
 
 USERS, ITEMS = 6, 9
 KEY = bytes.fromhex(key("init"))

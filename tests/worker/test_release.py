@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.attempt import release as named
-from worker.attempt.release import release
+from worker.attempt import code_release as named
+from worker.attempt.code_release import release
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,7 +67,7 @@ def test_the_packages_are_all_that_is_installed() -> None:
     lines = named.installed()
     assert lines == sorted(set(lines)) and {f"{name}=={version(name)}" for name in ("torch", "scrimp")} <= {*lines}
     told = subprocess.run(
-        [sys.executable, "-m", "worker.attempt.release"], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-m", "worker.attempt.code_release"], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout.splitlines()
     assert told == [*lines, f"# packages {named.packages()}", f"# code {named.code(*named.OWN)}"]
     assert named.packages() == hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()

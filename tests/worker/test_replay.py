@@ -9,7 +9,7 @@ import pytest
 from core.errors import PrivacyError
 from tests.worker.support import key, keys_of
 from worker.messages import ProtocolError, Resalt, Segment
-from worker.training.replay import Replay
+from worker.training.write_ahead import Replay
 
 
 def segment(salt: str, from_step: int, *blocks: tuple[int, int, str | None]) -> Segment:

@@ -7,9 +7,9 @@ import pytest
 import scipy.stats
 
 from core.errors import PrivacyError
+from worker.noise.attempt_keys import derive_key
+from worker.noise.batch_sampling import FullBatch, PoissonSampler
 from worker.noise.generator import GaussianGenerator
-from worker.noise.keys import derive_key
-from worker.noise.sampling import FullBatch, PoissonSampler
 
 KEY = bytes(range(32))
 

@@ -10,10 +10,10 @@ import pytest
 import scipy.stats
 from numpy.typing import NDArray
 
-from worker.noise import sampling
+from worker.noise import batch_sampling
+from worker.noise.batch_sampling import COINS, GAPS, PoissonSampler, exact_gap
 from worker.noise.generator import KeyedStream
 from worker.noise.rounding import Digits
-from worker.noise.sampling import COINS, GAPS, PoissonSampler, exact_gap
 
 KEY = bytes(range(32))
 RATES = [0.06, 1 / 17, 0.01, 1e-4, 1e-7, 2.0**-30, 1e-12]
@@ -78,7 +78,7 @@ def test_gaps_against_powers_in_whole_numbers(rate: float) -> None:
 def test_what_float64_is_certain_of_is_what_is_exact(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = KeyedStream(KEY)
     fast = gaps_of(stream, rate, 100, 10**6)
-    monkeypatch.setattr(sampling, "LEAST_TAIL", 2.0)  # nothing is certain
+    monkeypatch.setattr(batch_sampling, "LEAST_TAIL", 2.0)  # nothing is certain
     assert gaps_of(stream, rate, 100, 10**6) == fast
 
 
@@ -126,7 +126,7 @@ def test_gaps_and_coins_have_one_law(rate: float, monkeypatch: pytest.MonkeyPatc
         return [len(PoissonSampler(KEY, at, 20_000).draw(step)) for step in range(1, 1001)]
 
     gaps, other = sizes(rate), sizes(rate * 1.04)
-    monkeypatch.setattr(sampling, "GAPS_BELOW", 0.0)
+    monkeypatch.setattr(batch_sampling, "GAPS_BELOW", 0.0)
     coins = sizes(rate)
     assert coins != gaps
     assert scipy.stats.ks_2samp(gaps, coins).pvalue > 1e-3

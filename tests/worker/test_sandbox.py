@@ -25,9 +25,9 @@ from tests.conftest import Api
 from tests.processes import alive, until
 from tests.worker.support import ROOT, dense, keys_of, run_child, spec, start_of, stored_part
 from tests.worker.test_rank_processes import made
-from worker.attempt import sandbox
+from worker.attempt import confined
+from worker.attempt.confined import default_memory_bytes, join_cgroup, probe
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.sandbox import default_memory_bytes, join_cgroup, probe
 from worker.channel import Channel
 from worker.messages import TO_SUPERVISOR, Failed, Finished, Start
 
@@ -249,7 +249,7 @@ NESTED = """
 import os, sys
 from app.sandbox import confinement
 from tests.worker import standins
-from worker.attempt import sandbox
+from worker.attempt import confined as sandbox
 kind, user = sys.argv[1], int(sys.argv[2])
 os.setgroups([])
 os.setresgid(user, user, user)
@@ -276,7 +276,7 @@ def test_what_is_not_offered_is_said_to_be_off_and_sockets_are_refused_instead(m
 THREADED = """
 import threading
 from app.sandbox import confinement
-from worker.attempt import sandbox
+from worker.attempt import confined as sandbox
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 try:
     sandbox.enter(sandbox.Policy(confinement.Policy(), 2**32))
@@ -329,19 +329,19 @@ def test_a_cgroup_is_joined_where_memory_is_delegated(tmp_path: Path) -> None:
 
 def test_a_group_whose_other_ranks_still_die_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel refuses to remove a group before its last process is gone: rank 0 ends before the others do."""
-    monkeypatch.setattr(sandbox, "own_cgroup", lambda: tmp_path)
+    monkeypatch.setattr(confined, "own_cgroup", lambda: tmp_path)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     group = tmp_path / f"scrimp-{ended.pid}"
     (group / "a-rank").mkdir(parents=True)
     dies = (group / "a-rank").rmdir  # while it is waited for: the wait's length is the machine's
-    monkeypatch.setattr(sandbox, "time", SimpleNamespace(sleep=lambda _seconds: dies()))
-    sandbox.leave(ended.pid)
+    monkeypatch.setattr(confined, "time", SimpleNamespace(sleep=lambda _seconds: dies()))
+    confined.leave(ended.pid)
     assert not group.exists()
     group.mkdir()  # its fork server was killed
     lives = tmp_path / f"scrimp-{os.getpid()}"
     lives.mkdir()
-    sandbox.sweep()
+    confined.sweep()
     assert not group.exists() and lives.exists()
 
 
@@ -359,7 +359,7 @@ def test_the_workers_say_what_is_on(api: Api, on: Sandbox) -> None:
 
 HOLDER = """
 import os, sys, time
-from worker.attempt import sandbox
+from worker.attempt import confined as sandbox
 sandbox.tempfile.tempdir = sys.argv[1]
 print(sandbox.own_scratch(), flush=True)
 if os.fork() == 0:  # a rank
@@ -370,39 +370,39 @@ time.sleep(600)
 
 def test_scratch_folders_go_with_their_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever ends them: features in a folder are private, and nobody may be told by a pid that somebody has again."""
-    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
-    lives = sandbox.own_scratch()
+    monkeypatch.setattr(confined.tempfile, "tempdir", str(tmp_path))
+    lives = confined.own_scratch()
     (tmp_path / "scrimp-scratch-mine.txt").write_text("a file, not a folder")
     first = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     held, rank = Path(first.stdout.readline().strip()), int(first.stdout.readline())
     (held / "features").mkdir()
     assert held.stat().st_mode & 0o777 == 0o700 and held.parent == tmp_path
-    sandbox.sweep()
+    confined.sweep()
     first.kill()
     first.wait()
-    sandbox.leave(first.pid)
+    confined.leave(first.pid)
     assert held.exists(), "a rank of it still lives"
     os.kill(rank, signal.SIGKILL)
     until(lambda: not alive(rank))
-    sandbox.sweep()
+    confined.sweep()
     assert not held.exists() and lives.exists()
     first.stdout.close()
 
 
 def test_a_folder_that_was_swept_before_its_lock_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(confined.tempfile, "tempdir", str(tmp_path))
     honest, swept = fcntl.flock, []
 
     def late(descriptor: int, how: int) -> None:
         if not swept:
             swept.append(how)
-            sandbox.sweep()
+            confined.sweep()
             assert not list(tmp_path.iterdir())
         honest(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    assert sandbox.own_scratch().exists() and swept == [fcntl.LOCK_EX]
+    assert confined.own_scratch().exists() and swept == [fcntl.LOCK_EX]
 
 
 def test_memory_is_most_of_the_machines() -> None:
@@ -415,7 +415,7 @@ def test_gpus_are_allowed_by_path_and_their_driver_where_the_linker_finds_it(tmp
     nodes = tmp_path / "dev"
     (nodes / "nvidia-caps").mkdir(parents=True)
     files = confinement.Policy((tmp_path,))
-    assert sandbox.with_gpus(files, nodes) == files, "no nodes, no driver"
+    assert confined.with_gpus(files, nodes) == files, "no nodes, no driver"
     wanted = [
         nodes / "nvidia-caps",
         nodes / "nvidia0",
@@ -426,7 +426,7 @@ def test_gpus_are_allowed_by_path_and_their_driver_where_the_linker_finds_it(tmp
     for each in wanted[1:]:
         each.touch()
     (nodes / "sda").touch()
-    found = sandbox.with_gpus(files, nodes)
+    found = confined.with_gpus(files, nodes)
     assert set(found.devices) == set(wanted) - {nodes / "nvidia-caps"}
     assert found.readable[0] == tmp_path and Path("/proc/driver/nvidia") in found.readable
 

@@ -14,13 +14,13 @@ from core.contracts.extractor import Words
 from core.parts.layout import index_path
 from core.parts.part_files import save_part
 from core.parts.sealed import WRAP_BYTES, DataKey, header_of
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of
 from tests.worker.test_mapped import LARGE, N, bits, stored
 from tests.worker.test_words import TEXTS, attempt
+from worker.data.loaded_parts import open_stored, records_of
 from worker.data.mapped import MappedRecords
-from worker.data.parts import open_stored, records_of
 from worker.extractors.features import Kept, cached
 from worker.extractors.words import hashed_words
 from worker.messages import Failed, Finished, Part, SealedBy, Shape

@@ -23,7 +23,7 @@ from tests.worker.second_user import ATTEMPTS, CAPABLE, SERVICE, as_service, hom
 from tests.worker.support import ROOT, dense, keys_of, spec, start_of, stored_part
 from tests.worker.test_sandbox import standing_in
 from worker.attempt import second_user
-from worker.attempt.artifacts import take_over
+from worker.attempt.output_files import take_over
 from worker.attempt.second_user import User
 from worker.attempt.user_checks import UserError, user_of
 from worker.channel import Channel

@@ -22,7 +22,7 @@ from worker.data.records import DenseRecords, SparseRecords
 from worker.extractors.efficientnet import EfficientNet
 from worker.extractors.encoder import EncoderStates
 from worker.messages import BlockStart, Failed, Finished, Ready
-from worker.native.library import kernels
+from worker.native.kernels import kernels
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 

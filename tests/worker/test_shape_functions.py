@@ -19,7 +19,7 @@ from core.contracts.table import TableFeatures
 from core.parts.shape_functions import shape_functions
 from scrimp.linear import Model
 from tests.worker.test_predicting import CLASSES, message
-from worker.models.files import README
+from worker.models.model_files import README
 
 FUNCTIONS = TypeAdapter(list[ShapeFunction])
 

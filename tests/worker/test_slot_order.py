@@ -18,22 +18,22 @@ from scipy import stats
 from core.errors import PrivacyError
 from core.parts.damage import DataDamagedError
 from core.parts.part_files import save_part
+from core.parts.part_pieces import taken
 from core.parts.part_reader import PartFile
-from core.parts.pieces import taken
 from core.parts.sealed import WRAP_BYTES, DataKey
-from core.parts.stored import SlotColumn, StoredPart
-from core.privacy.slots import unstated_slots
+from core.parts.stored_records import SlotColumn, StoredPart
+from core.privacy.slot_numbers import unstated_slots
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of
 from tests.worker.test_mapped import bits, stored
 from tests.worker.test_ranks import At
 from worker.data.joined import AnyPart, join
-from worker.data.parts import block_of, load_stored, open_stored, records_of, users_of
+from worker.data.loaded_parts import block_of, load_stored, open_stored, records_of, users_of
 from worker.data.passes import EMPTY
 from worker.data.ranks import own_rows
-from worker.data.slots import Block, SlotOrder, Slotted, joined_slots
+from worker.data.secret_slots import Block, SlotOrder, Slotted, joined_slots
 from worker.messages import Failed, Finished, Part, Shape
-from worker.noise.order import WHOLE_DATA, RandomOrder
+from worker.noise.secret_places import WHOLE_DATA, RandomOrder
 from worker.training.batches import Batches
 
 KEY = DataKey(bytes(range(32)), b"w" * WRAP_BYTES)

@@ -12,13 +12,13 @@ import torch
 from core.contracts.dataset_spec import TableFeatures
 from core.contracts.job_spec import JobSpec
 from core.parts.part_files import save_part
-from core.parts.stored import Csr, StoredPart
-from core.parts.tables import scaled
+from core.parts.stored_records import Csr, StoredPart
+from core.parts.table_cells import scaled
 from core.privacy.numerics import has_sparse_rows
 from tests.worker.support import keys_of, plan_of, prepared, spec, start_of
-from worker.attempt.loading import loader
+from worker.attempt.part_loading import loader
 from worker.data.joined import AnyPart
-from worker.data.parts import records_of
+from worker.data.loaded_parts import records_of
 from worker.data.records import SparseRecords
 from worker.messages import Part, Start
 from worker.training.plan import Plan

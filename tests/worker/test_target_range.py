@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from core.contracts.dataset_spec import RegressionTask
 from core.errors import PrivacyError
-from core.parts.stored import StoredPart
-from core.parts.tables import in_unit, standardised
+from core.parts.stored_records import StoredPart
+from core.parts.table_cells import in_unit, standardised
 from core.privacy.releases import SCORE, NoisyCount, NoisySum
 from tests.worker.support import Supervisor, dense, records, run_thread, spec, start_of, stored_part
 from worker.messages import Finished, MetricValue
-from worker.metrics.fit import GRID, Fit, fit_cells
+from worker.metrics.regression_fit import GRID, Fit, fit_cells
 from worker.metrics.scores import noisy_fit, public_scores
 from worker.models.linear import Linear
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from core.contracts.stored import ReleasedScore
+from core.contracts.stored_documents import ReleasedScore
 from core.errors import PrivacyError
 from core.privacy.mechanism import MechanismConfig
 from tests.worker.support import mechanism, spec

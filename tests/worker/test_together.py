@@ -10,13 +10,13 @@ from typing import NoReturn
 
 import pytest
 
-from worker.attempt.together import fork_ranks
+from worker.attempt.rank_processes import fork_ranks
 from worker.data.ranks import RanksError
 
 # Each case ends rank 0, so it runs in a fork. Rank 0 waits for the ends of all ranks, in whatever order they happen.
 CASES = """
 import os, signal, sys
-from worker.attempt.together import PEER_GONE, Others, exit_status
+from worker.attempt.rank_processes import PEER_GONE, Others, exit_status
 
 ENDS = {
     "failed": lambda: os._exit(exit_status("data-damaged")),

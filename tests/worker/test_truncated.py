@@ -11,12 +11,12 @@ import scipy.stats
 import torch
 
 from core.errors import PrivacyError
-from core.privacy.slots import unstated_slots
+from core.privacy.slot_numbers import unstated_slots
 from tests.worker.support import Supervisor, dense, keys_of, plan_of, records, run_direct, spec, start_of, training_of
 from worker.data.passes import EMPTY
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.messages import Keys
-from worker.noise.order import RandomOrder
+from worker.noise.secret_places import RandomOrder
 from worker.training.batches import Batches
 
 KEY = bytes(range(32))

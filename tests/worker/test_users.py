@@ -11,7 +11,7 @@ import torch
 
 from core.errors import PrivacyError
 from core.parts.part_files import save_part
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.releases import NoisyCount
 from tests.worker.support import (
@@ -26,8 +26,8 @@ from tests.worker.support import (
     spec,
     start_of,
 )
-from worker.data.parts import users_of
-from worker.data.units import Users
+from worker.data.loaded_parts import users_of
+from worker.data.record_units import Users
 from worker.messages import Finished, MetricValue
 from worker.metrics.scores import noisy_score
 from worker.models.linear import Linear

@@ -32,8 +32,8 @@ from worker.clipping.engine import GradientEngine
 from worker.clipping.plain import PlainGradient
 from worker.data.passes import EMPTY
 from worker.data.records import DenseRecords, SparseRecords
-from worker.data.sequences import SequenceRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
+from worker.data.sequence_records import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization

@@ -16,7 +16,7 @@ from core.contracts.extractor import Words
 from core.parts.damage import DataDamagedError
 from core.parts.hashing import hashed
 from core.parts.part_files import load_part, save_part
-from core.parts.stored import Csr, StoredPart, Texts
+from core.parts.stored_records import Csr, StoredPart, Texts
 from tests.worker.support import Supervisor, parts_of, run_thread, spec, start_of
 from worker.extractors.words import hashed_words
 from worker.messages import Finished

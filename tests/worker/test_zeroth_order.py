@@ -22,7 +22,7 @@ from worker.clipping.engine import Clip
 from worker.clipping.totals import Grid
 from worker.clipping.zeroth_order import Slope, ZerothOrder
 from worker.data.records import DenseRecords
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.messages import Segment
 from worker.models.linear import Linear
 from worker.noise.directions import ALONG, PIECE, Directions

@@ -21,13 +21,13 @@ from fastapi.testclient import TestClient
 
 os.environ.setdefault("SCRIMP_PRICING_PROCESSES", "1")
 
-from app.audit import chain
+from app.audit import audit_chain
 from app.db import migrate
-from app.db.engine import Database
+from app.db.database import Database
 from app.keys.service import ensure_admin_key
-from app.ledger.checks import check
 from app.ledger.signing_keys import public_key, signing_key
 from app.ledger.transparency.heads import Heads
+from app.ledger.verifications import check
 from app.lifecycle.relay import Relay
 from app.lifecycle.sweeper import expire_all_leases
 from app.lifecycle.wakeups import WakeUp
@@ -41,7 +41,7 @@ from scrimp.client import Client
 from tests.chaos.invariants import ENDED, Json, ledger_faults
 from tests.e2e.conftest import csv_spec, job_of
 from worker import tasks
-from worker.attempt import checkpoints, fork_server
+from worker.attempt import fork_server, job_checkpoints
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import STOPPING
 
@@ -139,7 +139,7 @@ class Service:
 
     def relay_pass(self) -> None:
         self.attempt("relay", self.relay.run_once)
-        self.attempt("audit", lambda: chain.seal(self.db))
+        self.attempt("audit", lambda: audit_chain.seal(self.db))
         self.relay.next_sweep = 0.0
 
     def work(self, job: str) -> None:
@@ -335,7 +335,7 @@ def load_torch() -> None:
 
 def main() -> None:
     """Answers until the standard input ends."""
-    checkpoints.SHARE, checkpoints.LEAST_S = 0, 3600.0
+    job_checkpoints.SHARE, job_checkpoints.LEAST_S = 0, 3600.0
     library, path = os.environ.get("LD_PRELOAD", ""), os.environ.get("WRITES_MAP", "")
     if library:  # processes with a plain environment write below the home, too
         processes.KEPT = (*processes.KEPT, "LD_PRELOAD", "WRITES_MAP")

@@ -19,31 +19,31 @@ import torch
 from core.contracts.base import Document
 from core.contracts.job_spec import JobSpec
 from core.contracts.queries import Query
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from core.errors import PrivacyError
 from core.parts.damage import DataDamagedError
 from core.parts.part_files import load_part, open_part
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from core.privacy.derive import check_agreement
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.numerics import NumericsReport
-from core.privacy.slots import slots_of
-from core.statistics.columns import declared_columns
-from core.statistics.passes import MOST_ROWS_PER_PASS, Passes, width_of
+from core.privacy.slot_numbers import slots_of
 from core.statistics.plans import Asked, Unfit
-from worker.attempt import release as installed
-from worker.attempt.failures import StorageFailed
+from core.statistics.statistics_columns import declared_columns
+from core.statistics.statistics_passes import MOST_ROWS_PER_PASS, Passes, width_of
+from worker.attempt import code_release as installed
+from worker.attempt.failure_codes import StorageFailed
 from worker.attempt.prepare import PROCESSOR
 from worker.data.joined import AnyPart, Loaded, join
-from worker.data.parts import MappedPart
+from worker.data.loaded_parts import MappedPart
 from worker.messages import Part, Ready, Start
-from worker.models.files import write_file
-from worker.native.library import kernels
-from worker.statistics.columns import check_users
-from worker.statistics.release import Release, private_sums, rehearse, release
+from worker.models.model_files import write_file
+from worker.native.kernels import kernels
+from worker.statistics.slot_columns import check_users
+from worker.statistics.sums_release import Release, private_sums, rehearse, release
 from worker.telemetry import Telemetry, state_digest
 from worker.training.plan import facts_of_job
-from worker.training.replay import Replay
+from worker.training.write_ahead import Replay
 
 
 class Link(Protocol):

@@ -11,7 +11,7 @@ from app.db.models import Job
 from core.contracts.audit import TENSOR
 from core.contracts.job_spec import JobSpec
 from core.errors import PrivacyError
-from core.privacy.canaries import Finding, decoys, found
+from core.privacy.canary_bound import Finding, decoys, found
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.quoted import Quoted
 

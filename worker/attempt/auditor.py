@@ -35,7 +35,7 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Artifact, Job, JobEvent
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim

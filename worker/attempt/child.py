@@ -22,14 +22,14 @@ from typing import assert_never
 import numpy as np
 import torch
 
-from worker.attempt import sandbox
+from worker.attempt import confined
 from worker.attempt.answering import Sums, answer
-from worker.attempt.failures import StopRequested, failed_module, failure_code
+from worker.attempt.failure_codes import StopRequested, failed_module, failure_code
 from worker.attempt.link import SupervisorLink
 from worker.attempt.policy import policy_of
+from worker.attempt.rank_processes import PEER_GONE, Forked, Others, exit_status, fork_ranks, on_ring
 from worker.attempt.running import run_rank, train
 from worker.attempt.second_user import User
-from worker.attempt.together import PEER_GONE, Forked, Others, exit_status, fork_ranks, on_ring
 from worker.channel import Channel
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import (
@@ -44,8 +44,8 @@ from worker.messages import (
     Stopped,
 )
 from worker.predicting.predict import predicted
-from worker.statistics import files as answers
-from worker.statistics import rows
+from worker.statistics import answer_files as answers
+from worker.statistics import synthetic_files
 from worker.telemetry import Telemetry
 
 PR_SET_PDEATHSIG = 1
@@ -65,7 +65,7 @@ def run_attempt(
         case "statistics":
             _sum(link, start, pids, Sums(start.spec.queries or (), answers.contents))
         case "synthetic":
-            _sum(link, start, pids, Sums(start.spec.tables, rows.contents))
+            _sum(link, start, pids, Sums(start.spec.tables, synthetic_files.contents))
         case _:
             assert_never(start.spec.kind)
 
@@ -156,13 +156,13 @@ def main(fd: int, ring: int | None = None, *, memory_limit_bytes: int, user: Use
     be_deterministic()
 
     def confine(message: Start | Predict) -> Forked:
-        entered = sandbox.enter(policy_of(message, memory_limit_bytes, user))
+        entered = confined.enter(policy_of(message, memory_limit_bytes, user))
         processes = message.processes if isinstance(message, Start) else 1
         if ring is not None and isinstance(message, Start):
             forked = on_ring(message.rank, processes, ring)
         else:
             forked = fork_ranks(processes)  # while there is one thread
-        sandbox.seal(entered)
+        confined.seal(entered)
         os.environ.update(visible_to(message, forked.rank))  # CUDA reads it when it is initialized: nothing has yet
         # A fixed number makes sums repeatable. Threads must start inside the sandbox, or it would not confine them.
         torch.set_num_threads(threads_of(message, torch.get_num_threads()))
@@ -214,14 +214,14 @@ def in_fork(fd: int) -> int:
     if pid == 0:
         status = 1
         try:
-            status = main(fd, memory_limit_bytes=sandbox.default_memory_bytes())
+            status = main(fd, memory_limit_bytes=confined.default_memory_bytes())
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
     os.close(fd)
     status = os.waitpid(pid, 0)[1]
-    sandbox.leave(pid)
+    confined.leave(pid)
     return abs(os.waitstatus_to_exitcode(status))
 
 

@@ -45,7 +45,8 @@ class Exchange:
         """One rank's end.
 
         Args:
-            standalone: this process is that rank alone: it closes the others' ends, so that each end dies with its rank.
+            standalone: this process is that rank alone: it closes the others' ends, so that each end dies with its
+            rank.
         """
         if rank == 0:
             firsts, seconds = [first for first, _ in self.pairs], [second for _, second in self.pairs]

@@ -9,7 +9,7 @@ worker (by the kernel's rule, with the thread that started it), and its children
 `python -m worker.attempt.fork_server FD BYTES [UID GID]`: each message on the socket FD carries the descriptor of an
 attempt's channel, and of its ring if it has one. The answer carries the forked process's pidfd and its pid, or neither
 if the machine cannot fork.
-Each process may use BYTES of memory (worker.attempt.sandbox) and becomes that user's (worker.attempt.second_user). To
+Each process may use BYTES of memory (worker.attempt.confined) and becomes that user's (worker.attempt.second_user). To
 "how" it answers with a process's exit status, which the kernel tells only a parent.
 """
 
@@ -35,8 +35,8 @@ from app.sandbox.processes import ATTEMPT_ENVIRONMENT, loading, plain_environmen
 from core.contracts.base import complete
 from core.contracts.devices import Device
 from core.errors import TransientError, WorkerError
-from worker.attempt import sandbox
-from worker.attempt.devices import processor, visible
+from worker.attempt import confined
+from worker.attempt.device_survey import processor, visible
 from worker.attempt.second_user import User
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -96,7 +96,7 @@ class ForkServer:
     def __init__(
         self, memory_limit_bytes: int | None = None, device: Device | None = None, user: User | None = None
     ) -> None:
-        self._memory_limit_bytes = memory_limit_bytes or sandbox.default_memory_bytes()
+        self._memory_limit_bytes = memory_limit_bytes or confined.default_memory_bytes()
         self.device, self._visible = device, visible(device or processor())
         self._user = user
         self._lock = threading.Lock()
@@ -196,14 +196,14 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     # What libraries say before an attempt is silent (worker.attempt.child).
     logs.configure("attempt", *(os.environ.get(name, default) for name, default in LOGS.items()))
-    sandbox.sweep(user)
+    confined.sweep(user)
     if user is None:  # otherwise each attempt asks as that user
         kernel.offers_namespaces()  # finds out in a fork, which is cheaper now; attempts inherit the answer
     with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
-        from worker.attempt import child, release  # noqa: PLC0415  # takes seconds, once for all forks
+        from worker.attempt import child, code_release  # noqa: PLC0415  # takes seconds, once for all forks
 
         complete()
-        release.packages(), release.code(*release.OWN)  # attempts inherit the answers
+        code_release.packages(), code_release.code(*code_release.OWN)  # attempts inherit the answers
     control, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:
@@ -248,7 +248,7 @@ def _bury(ended: dict[int, int], user: User | None) -> None:
     """Reaps processes that have ended and notes their exit status. Their pidfds report the end before and after."""
     with suppress(ChildProcessError):
         while (status := os.waitpid(-1, os.WNOHANG))[0]:
-            sandbox.leave(status[0], user)
+            confined.leave(status[0], user)
             ended.pop(status[0], None)  # a reused pid
             ended[status[0]] = os.waitstatus_to_exitcode(status[1])
             while len(ended) > REMEMBERED:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from core.contracts.base import Document
-from worker.attempt.failures import StopRequested
+from worker.attempt.failure_codes import StopRequested
 from worker.channel import Channel
 from worker.messages import (
     PIECE_BYTES,

@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from core.contracts.hpo import MEAN_FILE
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from core.parts.damage import DataDamagedError
 from worker.messages import Part
-from worker.models.files import write_file
+from worker.models.model_files import write_file
 from worker.statistics.center import TENSOR
 
 

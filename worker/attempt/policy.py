@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.sandbox import confinement
 from core.parts.layout import index_path
-from worker.attempt.sandbox import Policy, own_scratch
+from worker.attempt.confined import Policy, own_scratch
 from worker.attempt.second_user import User
 from worker.messages import Predict, Start
 

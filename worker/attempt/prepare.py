@@ -11,17 +11,17 @@ import torch
 
 from core.contracts.job_spec import LinearModel
 from core.privacy.numerics import NumericsReport, SelfTest, fewer_rows
-from worker.attempt import devices, release
-from worker.attempt.failures import DeviceFailed, TooLargeError, failure_code
+from worker.attempt import code_release, device_survey
+from worker.attempt.failure_codes import DeviceFailed, TooLargeError, failure_code
 from worker.attempt.means import read_mean
 from worker.data.ranks import Ranks
 from worker.messages import Start
-from worker.native.library import kernels
+from worker.native.kernels import kernels
 from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 from worker.training.rehearsal import rehearse
 
-PROCESSOR = devices.processor().name  # read before the process enters the sandbox
+PROCESSOR = device_survey.processor().name  # read before the process enters the sandbox
 
 
 def device_of_start(start: Start) -> torch.device:
@@ -139,8 +139,8 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
         self_test=tested,
         sensitivity_slack=frozen.sensitivity_slack,
         kernels=kernels(),
-        packages=release.packages(),
-        code=release.code(*release.OWN),
+        packages=code_release.packages(),
+        code=code_release.code(*code_release.OWN),
     )
 
 

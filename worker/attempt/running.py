@@ -9,20 +9,20 @@ from collections.abc import Sequence
 import torch
 
 from worker.attempt.link import SupervisorLink
-from worker.attempt.loading import loader
+from worker.attempt.part_loading import loader
 from worker.attempt.prepare import agreed_plan, device_of_start, report_of
+from worker.attempt.rank_processes import SharedLink, Unheard
 from worker.attempt.saving import saved
-from worker.attempt.together import SharedLink, Unheard
 from worker.channel import Channel
-from worker.data.parts import records_of, users_of
+from worker.data.loaded_parts import records_of, users_of
 from worker.data.ranks import Ranks
 from worker.messages import RankReport, Ready, Start, Verdict, WarningCode
-from worker.noise.order import HOLDOUT, TRAIN
+from worker.noise.secret_places import HOLDOUT, TRAIN
 from worker.telemetry import Telemetry
 from worker.training.batches import TrainingData
 from worker.training.loop import Outcome, Training
 from worker.training.planted import canaries_of
-from worker.training.replay import Replay
+from worker.training.write_ahead import Replay
 
 
 def train(channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[int], ranks: Ranks) -> None:

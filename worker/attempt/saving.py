@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from core.contracts.stored import ArtifactFile, ReleasedScore
-from worker.attempt.failures import StorageFailed
-from worker.attempt.loading import extractor_of
+from core.contracts.stored_documents import ArtifactFile, ReleasedScore
+from worker.attempt.failure_codes import StorageFailed
 from worker.attempt.means import write_mean
+from worker.attempt.part_loading import extractor_of
 from worker.messages import Start
 from worker.models.base import Model
 from worker.models.card import Privacy
-from worker.models.files import save_model
+from worker.models.model_files import save_model
 from worker.statistics.center import TENSOR
 from worker.training.canaries import write_canaries
 from worker.training.loop import Outcome

@@ -8,7 +8,7 @@ before it confines itself:
     output, scratch   02770: the group has what is written there, so the service reads and removes it
     features          the caches stay closed: an attempt keeps features in its scratch folder
     artifacts         become the service's files, in a folder that is closed again, before a row names them
-                      (worker.attempt.artifacts)
+                      (worker.attempt.output_files)
 """
 
 from __future__ import annotations

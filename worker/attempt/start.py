@@ -14,13 +14,13 @@ from typing import Literal, Protocol, get_args
 from sqlalchemy.orm import Session
 
 from app.catalogue.graph_rows import models_root
-from app.db.declared import declared
+from app.db.declared_version import declared
 from app.db.models import Job
-from app.ledger.blocks import read_by
+from app.ledger.block_accounts import read_by
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.coverage import covered_steps
-from app.lifecycle.studies import has_one_mean, released_mean
+from app.lifecycle.study_states import has_one_mean, released_mean
 from app.secrets import at_epoch, load_secrets, secret_id
 from app.settings import Settings
 from app.storage import objects, parts
@@ -30,14 +30,23 @@ from core.contracts.extractor import HASHED_WORDS
 from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel
 from core.contracts.job_spec import JobSpec, LinearModel
-from core.contracts.stored import SaltedSteps, StoredFile
+from core.contracts.stored_documents import SaltedSteps, StoredFile
 from core.errors import PrivacyError
 from core.privacy.mechanism import MechanismConfig
 from core.privacy.quoted import Quoted
 from worker import messages
-from worker.attempt.data import Opened, blocks_of, claim_of, parts_of, released_of, shape_of, side_of, slots_by_id
-from worker.attempt.devices import divided
-from worker.noise.keys import Purpose, derive_key
+from worker.attempt.attempt_data import (
+    Opened,
+    blocks_of,
+    claim_of,
+    parts_of,
+    released_of,
+    shape_of,
+    side_of,
+    slots_by_id,
+)
+from worker.attempt.device_survey import divided
+from worker.noise.attempt_keys import Purpose, derive_key
 
 KEYLESS = "the noise secret under which this job ran is not here, or its epoch has ended"
 

@@ -21,26 +21,26 @@ from app.ledger.behind import record, record_soon
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempt_records import Begun, Resalted
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.events import Part, Rank
+from app.lifecycle.job_events import Part, Rank
 from app.lifecycle.settle import Cause
 from app.settings import Settings
 from app.storage import objects
 from core.contracts.audit import CANARIES_FILE
-from core.contracts.stored import ArtifactFile, Number, SaltedSteps
+from core.contracts.stored_documents import ArtifactFile, Number, SaltedSteps
 from core.disk import sync
 from core.errors import PrivacyError, ServiceError, StaleAttempt, TransientError, Unavailable
 from core.parts.damage import DataDamagedError
 from worker import messages
-from worker.attempt.artifacts import read_artifact, take_over
+from worker.attempt.attempt_watch import TICK_S, Watch
 from worker.attempt.audited import finding_of
-from worker.attempt.checkpoints import Checkpoints, Saved
-from worker.attempt.folders import clear, output_folder
+from worker.attempt.code_release import release
 from worker.attempt.fork_server import ForkServer, Process
-from worker.attempt.release import release
+from worker.attempt.job_checkpoints import Checkpoints, Saved
+from worker.attempt.output_files import read_artifact, take_over
+from worker.attempt.output_folders import clear, output_folder
 from worker.attempt.start import Elsewhere, Inputs, Machine, NoiseSecrets, start_message
 from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
-from worker.attempt.watch import TICK_S, Watch
 from worker.channel import Channel
 
 logger = logging.getLogger(__name__)

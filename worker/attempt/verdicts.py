@@ -25,7 +25,7 @@ from pathlib import Path
 
 from core.contracts.dataset_spec import HashedText, Interactions
 from core.contracts.devices import Device
-from worker.attempt.release import code, libraries
+from worker.attempt.code_release import code, libraries
 from worker.messages import ProtocolError, Start, ToSupervisor, Verdict
 
 FILE = "self-tests"  # in the service's home

@@ -30,7 +30,7 @@ from worker.data.lengths import squared_lengths
 from worker.data.norms import ROUNDING
 from worker.data.passes import moved
 from worker.data.placed import chunk_bytes
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache

@@ -11,9 +11,9 @@ from core.privacy.mechanism import TrainingMechanism
 from core.privacy.numerics import SumType
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import ClippingKind, GradientEngine
-from worker.clipping.linear import LinearClipping, LinearGradient
-from worker.clipping.matrix_factorization import RatingClipping, RatingGradient
+from worker.clipping.linear_clipping import LinearClipping, LinearGradient
 from worker.clipping.plain import PlainGradient
+from worker.clipping.rating_clipping import RatingClipping, RatingGradient
 from worker.clipping.totals import ONE_PROCESS, Floats, Grid
 from worker.models.base import Model
 from worker.models.linear import Linear

@@ -12,7 +12,7 @@ from torch import Tensor
 from worker.clipping.accumulators import LONGEST, Lengths, bounded
 from worker.clipping.engine import AUTOMATIC_GAMMA, ClippingKind, clip_factors, half_count
 from worker.data.norms import root_bound
-from worker.native.steps import STEPS, MeasuredNumbers
+from worker.native.flat_steps import STEPS, MeasuredNumbers
 
 KINDS: dict[ClippingKind, float] = {"flat": 1.0, "per_layer": 1.0, "automatic": 2.0}  # as in steps.c
 

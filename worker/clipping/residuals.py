@@ -15,7 +15,7 @@ from torch import Tensor
 from worker.clipping.engine import AUTOMATIC_GAMMA, ClippingKind, clip_factors
 from worker.data.lengths import one_by_one
 from worker.data.norms import exact_root_bound, product_bound
-from worker.native.linear import LINEAR, ClipNumbers
+from worker.native.linear_steps import LINEAR, ClipNumbers
 
 TAYLOR = [1.0 / math.factorial(degree) for degree in range(13, -1, -1)]
 LOWEST = -708.0  # e^x below counts as e^LOWEST

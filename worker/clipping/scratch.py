@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 
 
 class Scratch:

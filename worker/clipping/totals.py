@@ -24,7 +24,7 @@ from worker.data.shards import Shards
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
 from worker.models.views import Views, rows_of
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 
 PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
 PRODUCT = 2**17  # numbers of a product of a group, at most: they and their totals stay in a core's own cache

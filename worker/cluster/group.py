@@ -26,10 +26,10 @@ from app.lifecycle.attempts import AttemptLog
 from app.settings import Settings
 from core.contracts.runtime import Runtime, StoredRuntime
 from core.errors import StaleAttempt, TransientError, Unavailable
+from worker.attempt.code_release import release
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.release import release
+from worker.attempt.rank_processes import PEER_GONE, failure_of
 from worker.attempt.supervisor import STOPPING, run_attempt
-from worker.attempt.together import PEER_GONE, failure_of
 from worker.cluster.links import RING, START, Bridge, Port, send_whole
 from worker.cluster.node import Node, Told
 from worker.messages import FailureCode, Start

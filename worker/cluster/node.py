@@ -23,8 +23,8 @@ from app.storage import objects, parts
 from core.contracts.base import Document
 from core.parts.sealed import header_of
 from worker import messages
+from worker.attempt.code_release import release
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.release import release
 from worker.attempt.user_checks import user_of
 from worker.channel import Channel
 from worker.cluster.links import RING, START, Address, Bridge, LinksError, Port, receive_whole

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.parts.layout import Layout
-from core.parts.pieces import joined, taken
-from core.parts.stored import StoredPart
-from core.parts.units import FIRST_NUMBER
+from core.parts.part_pieces import joined, taken
+from core.parts.stored_records import StoredPart
+from core.parts.unit_digests import FIRST_NUMBER
 
 
 class Rows(Protocol):
@@ -123,8 +123,8 @@ class Joined:
 def join(parts: Sequence[AnyPart]) -> AnyPart:
     """Several parts as one: in memory if all of them are; one part as it is.
 
-    Their layouts must be the same but for slots: `worker.data.parts.check` compared each with the data set's shape.
-    Slots are each part's own (`worker.data.parts.block_of`), so the whole has none.
+    Their layouts must be the same but for slots: `worker.data.loaded_parts.check` compared each with the data set's
+    shape. Slots are each part's own (`worker.data.loaded_parts.block_of`), so the whole has none.
     """
     if len(parts) == 1:
         return parts[0]
@@ -143,7 +143,7 @@ def _bare(part: StoredPart) -> StoredPart:
 
 def apart(users: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """Each part's user numbers, from 0 on, moved beyond those of the parts before it. Those from FIRST_NUMBER on stay:
-    a person has one in all blocks (core.parts.units).
+    a person has one in all blocks (core.parts.unit_digests).
 
     >>> [each.tolist() for each in apart([np.array([1, 0]), np.array([], dtype=int), np.array([0, 2])])]
     [[1, 0], [], [2, 4]]

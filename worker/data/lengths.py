@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 
 LANES = 32  # as in steps.c
 

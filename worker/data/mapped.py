@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.parts.stored import StoredPart
+from core.parts.stored_records import StoredPart
 from worker.data.joined import Rows
 from worker.data.passes import EMPTY, Cuttable
 from worker.data.records import DenseRecords

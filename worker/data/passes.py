@@ -1,8 +1,8 @@
 """Passes of one public shape: P rows, each of which is one record or empty.
 
 All code that computes on private records iterates over `passes`, and masks by `Pass.present`. Records of private data
-sit in secret, uniformly random rows (worker.data.slots): so one more record changes one row, and no pass appears or
-goes (docs/privacy.md, "A record has a place of its own").
+sit in secret, uniformly random rows (worker.data.secret_slots): so one more record changes one row, and no pass appears
+or goes (docs/privacy.md, "A record has a place of its own").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 
 R = TypeVar("R")
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from core.parts.damage import DataDamagedError
 from core.privacy.numerics import GROUP
-from worker.data.entries import Entries, by_column
 from worker.data.norms import exact_root_bound, root_bound, row_bounds
 from worker.data.passes import EMPTY, Batch, Cuttable, Places, gathered, moved, taken
-from worker.native.linear import LINEAR
+from worker.data.sparse_entries import Entries, by_column
+from worker.native.linear_steps import LINEAR
 
 CHUNK_BYTES = 2**24  # of float64 features that are summed together before the first step
 
@@ -60,7 +60,7 @@ class FeatureRecords(Records, Protocol):
         """Σ_i c_i ⊗ x_i: float64 (K, d), for coefficients (K, n). Deterministic on one machine.
 
         Coefficients in float32 let float32 add GROUP rows of a pass at a time, and float64 the groups. Products of
-        sparse rows, and sums of groups, on a processor add in an order that is ours (worker.data.entries).
+        sparse rows, and sums of groups, on a processor add in an order that is ours (worker.data.sparse_entries).
         """
         ...
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from core.contracts.extractor import EfficientNetManifest, ImageInput
-from worker.extractors.files import loading, read_extractor
+from worker.extractors.extractor_files import loading, read_extractor
 from worker.extractors.pixels import pixels, random_images
 
 # Of Lite0: repeats, kernel, first stride, expansion, channels out.

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from core.contracts.architectures import POSITIONS
 from core.contracts.extractor import EncoderManifest, ImageInput
-from worker.extractors.files import ExtractorMissingError, loading, read_extractor
+from worker.extractors.extractor_files import ExtractorMissingError, loading, read_extractor
 from worker.extractors.pixels import pixels, random_images
-from worker.models.hf import loading as loading_hf
+from worker.models.hf import hf_loading as loading_hf
 from worker.models.hf.tokens import CHARACTERS
 
 UNUSED = ("pooler.",)  # tensors that hidden states do not depend on, which a folder may lack

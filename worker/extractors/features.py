@@ -29,14 +29,14 @@ from core.contracts.extractor import EncoderManifest, ImageInput
 from core.parts.damage import DataDamagedError
 from core.parts.layout import Layout
 from core.parts.part_files import load_part, open_part, remove_part, rename_part
+from core.parts.part_pieces import cut, joined
 from core.parts.part_reader import PartFile
-from core.parts.pieces import cut, joined
 from core.parts.sealed import DataKey
-from core.parts.stored import StoredPart, Texts
+from core.parts.stored_records import StoredPart, Texts
 from worker.extractors.efficientnet import EfficientNet
 from worker.extractors.encoder import EncoderStates
-from worker.extractors.files import loading, read_manifest
-from worker.extractors.turns import Poll, turn
+from worker.extractors.extractor_files import loading, read_manifest
+from worker.extractors.feature_lock import Poll, turn
 
 VERSION = 2  # part of the key: raise it whenever features could change
 KEPT = 16  # files: eight extractors' features of both parts

@@ -12,9 +12,9 @@ from core.contracts.extractor import Words
 from core.parts.damage import DataDamagedError
 from core.parts.hashing import hashed
 from core.parts.part_reader import PartFile
-from core.parts.stored import Csr, StoredPart, Texts
+from core.parts.stored_records import Csr, StoredPart, Texts
+from worker.extractors.feature_lock import Poll
 from worker.extractors.features import Kept, cached, pieces_of
-from worker.extractors.turns import Poll
 
 AT_ONCE = 1000  # texts; between them the attempt gives a sign of life
 

@@ -22,9 +22,9 @@ from core.privacy.score_histogram import ScoreHistogram, cells_of, tree_sums
 from worker.data.passes import Batch, Pass
 from worker.data.records import Records
 from worker.metrics.build import metric_of
-from worker.metrics.cells import cell_of, has_histogram
 from worker.metrics.confusion import confusion_cell, confusion_scores
-from worker.metrics.fit import GRID, Fit, fit_cells
+from worker.metrics.regression_fit import GRID, Fit, fit_cells
+from worker.metrics.score_cells import cell_of, has_histogram
 from worker.models.base import Model, Parameters
 from worker.noise.generator import GaussianGenerator
 from worker.noise.rounding import add_noise
@@ -312,7 +312,7 @@ def noisy_fit(
     records: Batch[Any],
     ends: tuple[float, float],
 ) -> Score:
-    """R² over private records, with RMSE as its part, from five noisy sums (worker.metrics.fit).
+    """R² over private records, with RMSE as its part, from five noisy sums (worker.metrics.regression_fit).
 
     Guarantee: a record's cells have ℓ₂ norm at most √2, the release's sensitivity: one Gaussian mechanism, μ-GDP.
 

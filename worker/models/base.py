@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from core.contracts.metrics import ClipRatios
-from core.privacy.answers import answer_logits
 from core.privacy.numerics import ROW_UNIT
+from core.privacy.two_class_answers import answer_logits
 from worker.data.passes import Batch, Pass
 from worker.data.placed import CPU, passes_on
 
@@ -34,7 +34,7 @@ class Shaped(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Shaped):
-    """From d features to K outputs. Each kind has its own kind of records (worker.data.parts).
+    """From d features to K outputs. Each kind has its own kind of records (worker.data.loaded_parts).
 
     Classification (K ≥ 2 classes, also for two): loss −log softmax(f)_y. Regression (K = 1): loss ½(f − y)².
 
@@ -44,7 +44,7 @@ class Model(Shaped):
             `dtype`.
         device: of passes and modules.
         class_weights: what a training loss is multiplied by, before its gradient is clipped; empty: 1.
-        clip_ratios: of two classes, what answers undo (core.privacy.answers); None: answers are the outputs.
+        clip_ratios: of two classes, what answers undo (core.privacy.two_class_answers); None: answers are the outputs.
     """
 
     rows_per_pass: int = ROW_UNIT

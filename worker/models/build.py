@@ -36,9 +36,9 @@ from worker.data.placed import CPU
 from worker.messages import Shape
 from worker.models.base import Model
 from worker.models.graph_network import GraphNetwork, graph_of
+from worker.models.hf.hf_loading import ModelMissingError, folder_of
+from worker.models.hf.hf_model import HfTuning
 from worker.models.hf.images import HfImages
-from worker.models.hf.loading import ModelMissingError, folder_of
-from worker.models.hf.model import HfTuning
 from worker.models.linear import Linear
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.networks import Network

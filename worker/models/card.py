@@ -15,7 +15,7 @@ from pydantic import Field
 
 from core.contracts.base import Document
 from core.contracts.shape_function import ShapeFunction
-from core.contracts.stored import ReleasedScore
+from core.contracts.stored_documents import ReleasedScore
 from core.privacy.releases import STDS, is_as_good
 from worker.messages import Claim
 

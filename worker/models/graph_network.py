@@ -15,7 +15,7 @@ from core.parts.graph_file import GraphFile
 from core.parts.graph_program import Program, UnfitGraphError
 from worker.models.base import Parameters
 from worker.models.graph_module import KINDS, GraphModule
-from worker.models.hf.loading import ModelMissingError
+from worker.models.hf.hf_loading import ModelMissingError
 from worker.models.networks import Network
 
 

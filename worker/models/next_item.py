@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from core.contracts.job_spec import GruRecModel, LstmRecModel, TransformerRecModel
 from worker.data.passes import Batch, Pass
 from worker.data.placed import passes_on
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.models.base import Parameters
 from worker.models.dropout import Masks
 from worker.models.modules import ModuleModel, allocated

@@ -26,10 +26,10 @@ from core.contracts.model_settings import ImageForm
 from core.errors import PrivacyError
 from worker.data.passes import moved
 from worker.data.records import DenseRecords, SparseRecords
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
+from worker.noise.attempt_keys import public_key_of_seed
 from worker.noise.fills import KeyedDropout
 from worker.noise.generator import KeyedStream
-from worker.noise.keys import public_key_of_seed
 
 R = TypeVar("R")
 Losses = Callable[[nn.Module, R], Tensor]

@@ -1,7 +1,7 @@
 """The compiled parts of networks' layers: patches of convolutions, pooling over windows of 2 × 2, tanh.
 
-As in worker.native.steps, each answers whether it did the work. Where it did not, the caller does it by torch, with the
-same numbers.
+As in worker.native.flat_steps, each answers whether it did the work. Where it did not, the caller does it by torch,
+with the same numbers.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     R_t = g · ⌊(S_t + s Z_t − s λ Z_{t−1}) / g⌉      g: the grid of s (worker.noise.rounding)
 
 Z_{t−1} is the last step's: the same words of the same key, made again. R_t is a function of S_t + s (Z_t − λ Z_{t−1})
-over the reals, so it is post-processing of the mechanism that core.privacy.correlated prices, floating point included.
+over the reals, so it is post-processing of the mechanism that core.privacy.correlated_price prices, floating point
+included.
 
 How: float64 computes the sum with an error below TOLERANCE · g. Otherwise, and in the tails, both numbers are enclosed
 between two floats of mpmath, with more and more of their digits, until the whole interval rounds to one multiple.

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from worker.data.passes import moved
+from worker.noise.attempt_keys import public_key_of_seed
 from worker.noise.generator import WORD_BITS, KeyedStream
-from worker.noise.keys import public_key_of_seed
 
 ALONG = "along"  # the name of the one number that a step sums
 PIECE, GPU_PIECE = 2**16, 2**22  # numbers at a time, a multiple of a word's bits

@@ -13,9 +13,9 @@ from core.errors import PrivacyError
 from worker.data.flat import spanning
 from worker.data.placed import device_of
 from worker.data.shards import Shards, Span
-from worker.noise.ahead import StepNoise
 from worker.noise.correlated import correlated_mean
 from worker.noise.generator import TENSORS, GaussianGenerator
+from worker.noise.noise_prefetch import StepNoise
 from worker.noise.on_device import add_noise_flat
 from worker.noise.release import Address, noised_in_place, noised_means, over, takes_words
 from worker.noise.rounding import add_noise
@@ -214,7 +214,7 @@ def _spans(like: Mapping[str, Tensor], query: int, shards: Shards | None) -> tup
 class CorrelatedRelease(GaussianRelease):
     """g̃_t = R_t / L,   R_t = Σ clip_C(g_i) + s (z_t − λ z_{t−1}), correctly rounded, with z = 0 before the first step.
 
-    Guarantee: together, the steps under this key are post-processing of the mechanism that core.privacy.correlated
+    Guarantee: together, the steps under this key are post-processing of the mechanism that core.privacy.correlated_price
     prices, if `noise_multiplier` is σ times its stretch. z_{t−1} is made again of its words: nothing is kept between
     steps, and a step replays bit for bit.
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.errors import PrivacyError
-from worker.noise.keys import checked_key
+from worker.noise.attempt_keys import checked_key
 
 STEPS = 2**32
 TENSORS = 2**24

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from worker.native.steps import STEPS
+from worker.native.flat_steps import STEPS
 from worker.optimizers.schedules import CONSTANT, Schedule
 
 

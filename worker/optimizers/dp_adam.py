@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from worker.models.base import Parameters
-from worker.native.steps import STEPS, AdamStep
+from worker.native.flat_steps import STEPS, AdamStep
 from worker.noise.gaussian import NoisedGradient
 from worker.optimizers.base import State, StepInfo, named, slot_of
 from worker.optimizers.descent import Descent

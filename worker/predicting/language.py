@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from core.parts.inputs import finite
-from core.parts.stored import StoredPart, Texts
-from worker.data.parts import records_of
+from core.parts.stored_records import StoredPart, Texts
+from worker.data.loaded_parts import records_of
 from worker.data.records import Records
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.models.base import Parameters
-from worker.models.hf.model import HfTuning, token_mean
+from worker.models.hf.hf_model import HfTuning, token_mean
 from worker.models.hf.tokens import Tokens
 
 Answer = dict[str, Any]

@@ -23,14 +23,14 @@ from core.parts.graph_program import GRAPH, Program, UnfitGraphError
 from core.parts.graph_rules import places_of
 from core.parts.inputs import checked
 from core.privacy.numerics import BYTES, PASS_BYTES, ROW_UNIT, PassType
-from worker.extractors.files import ExtractorMissingError
+from worker.extractors.extractor_files import ExtractorMissingError
 from worker.messages import Shape
 from worker.models import graph_network
 from worker.models.base import Model
 from worker.models.build import build_model
-from worker.models.files import CARD
 from worker.models.graph_network import GraphNetwork
-from worker.models.hf.loading import ModelMissingError
+from worker.models.hf.hf_loading import ModelMissingError
+from worker.models.model_files import CARD
 from worker.predicting.predict import Answer, Predictor
 
 REQUESTED: TypeAdapter[Requested] = TypeAdapter(Annotated[Requested, Field(discriminator="kind")])

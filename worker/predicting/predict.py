@@ -39,19 +39,19 @@ from core.errors import PrivacyError
 from core.parts.damage import DataDamagedError
 from core.parts.hashing import hashed
 from core.parts.inputs import finite, item_name
-from core.parts.stored import Csr, StoredPart, Texts
-from core.parts.tables import in_unit
+from core.parts.stored_records import Csr, StoredPart, Texts
+from core.parts.table_cells import in_unit
 from core.privacy.numerics import numerics_of
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
+from worker.extractors.extractor_files import ExtractorMissingError
 from worker.extractors.features import opened
-from worker.extractors.files import ExtractorMissingError
 from worker.messages import Predict
 from worker.models.base import Model, Parameters, answers
 from worker.models.build import build_model
-from worker.models.hf.files import trained_tensors
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_model import HfTuning
+from worker.models.hf.tuned_files import trained_tensors
 from worker.models.linear import CLIP_RATIOS
 from worker.models.next_item import NextItem
 from worker.predicting.language import continuations, tokens_of

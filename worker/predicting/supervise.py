@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from app.catalogue.graph_rows import models_root
-from app.db.declared import declared
-from app.db.engine import Database
+from app.db.database import Database
+from app.db.declared_version import declared
 from app.db.models import Artifact, Job
-from app.predictions.claims import Held, answer, claim
+from app.predictions.prediction_claims import Held, answer, claim
 from app.settings import Settings
 from app.storage import objects
 from app.storage.bucket import DamagedError

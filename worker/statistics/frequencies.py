@@ -13,7 +13,7 @@ from core.errors import PrivacyError
 from core.privacy.mechanism import TrainingMechanism
 from core.privacy.releases import NoisyHistogram
 from worker.data.passes import Batch
-from worker.data.sequences import item_counts
+from worker.data.sequence_records import item_counts
 from worker.models.next_item import NextItem
 from worker.models.re_attention import Errors
 from worker.statistics.base import Job, Noise, Released, Statistic

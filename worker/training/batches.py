@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from core.errors import PrivacyError
 from worker.data.mapped import MappedRecords
 from worker.data.passes import Batch, Occupants
+from worker.data.record_units import Users
 from worker.data.records import Records, SparseRecords
-from worker.data.slots import TOO_MANY, Block, Slotted, joined_slots
-from worker.data.units import Users
+from worker.data.secret_slots import TOO_MANY, Block, Slotted, joined_slots
 from worker.messages import Keys
 from worker.metrics.scores import Groups
-from worker.noise.order import TRAIN, WHOLE_DATA, RandomOrder
+from worker.noise.secret_places import TRAIN, WHOLE_DATA, RandomOrder
 from worker.statistics.base import Prepare
 from worker.training.canaries import Canaries
 from worker.training.plan import Plan, Randomness
@@ -36,7 +36,7 @@ class TrainingData:
         holdout: the hold-out records, private unless `holdout_public`; None: there are none.
         holdout_public: scores on the hold-out are exact.
         users: each record's user, if users are the protected unit; None: each record is its own unit.
-        blocks: by part (worker.noise.order), the stored parts that `train` and `holdout` were joined from.
+        blocks: by part (worker.noise.secret_places), the stored parts that `train` and `holdout` were joined from.
         side: public side information, for an optimizer that uses it.
         canaries: of an audited job: units after all of the records'.
     """

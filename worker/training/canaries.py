@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.contracts.audit import CANARIES_FILE, TENSOR
-from core.contracts.stored import ArtifactFile
+from core.contracts.stored_documents import ArtifactFile
 from worker.clipping.engine import Clip
 from worker.models.base import Parameters
-from worker.models.files import write_file
+from worker.models.model_files import write_file
 from worker.statistics.base import Prepare
 
 

@@ -19,7 +19,7 @@ from worker.data.shards import Shards
 from worker.messages import Checkpoint, Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
 from worker.models.base import Parameters
-from worker.noise.order import HOLDOUT, TRAIN
+from worker.noise.secret_places import HOLDOUT, TRAIN
 from worker.optimizers.base import Observing, Optimizer
 from worker.optimizers.pieces import flattened
 from worker.optimizers.sharded import Sharded, sharded
@@ -29,8 +29,8 @@ from worker.training.batches import Batches, TrainingData
 from worker.training.canaries import model_of
 from worker.training.plan import Plan
 from worker.training.position import Position
-from worker.training.replay import Replay
 from worker.training.steps import Means, Query, take
+from worker.training.write_ahead import Replay
 
 
 class Link(Protocol):

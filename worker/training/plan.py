@@ -26,12 +26,12 @@ from core.contracts.sampling import Cyclic
 from core.contracts.slots import PartSlots, Slots
 from core.contracts.table import TableFeatures
 from core.errors import PrivacyError
-from core.privacy.answers import clip_ratios
 from core.privacy.derive import PublicFacts, check_agreement, delayed_of
 from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from core.privacy.numerics import KEPT_BYTES, PLACES, Numerics, has_sparse_rows, most_rows, numerics_of, sizes_of
 from core.privacy.score_histogram import CLASSES
-from core.privacy.slots import slots_of
+from core.privacy.slot_numbers import slots_of
+from core.privacy.two_class_answers import clip_ratios
 from worker.clipping.adaptive import AdaptiveNorm
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.build import build_engine, unclipped_engine
@@ -49,11 +49,11 @@ from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.modules import ModuleModel
 from worker.models.networks import Network
 from worker.models.views import Views
+from worker.noise.attempt_keys import Purpose, public_key_of_seed
+from worker.noise.batch_sampling import CyclicSampler, FullBatch, PoissonSampler, Sampler
 from worker.noise.directions import ALONG, Directions
 from worker.noise.gaussian import CorrelatedRelease, CountRelease, GaussianRelease, GradientRelease, PublicRelease
-from worker.noise.keys import Purpose, public_key_of_seed
-from worker.noise.order import TRAIN, RandomOrder
-from worker.noise.sampling import CyclicSampler, FullBatch, PoissonSampler, Sampler
+from worker.noise.secret_places import TRAIN, RandomOrder
 from worker.optimizers.base import Optimizer, Preconditioned
 from worker.optimizers.build import build_optimizer
 from worker.statistics.base import Job, Statistic

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from core.contracts.slots import PartSlots
 from core.errors import PrivacyError
-from core.privacy.canaries import coins, decoys
-from core.privacy.slots import rows_of_step
+from core.privacy.canary_bound import coins, decoys
+from core.privacy.slot_numbers import rows_of_step
 from worker.clipping.engine import Clip
 from worker.data.passes import padded
 from worker.data.records import Records
-from worker.data.slots import Slotted
+from worker.data.secret_slots import Slotted
 from worker.messages import Start
 from worker.models.base import Parameters
 from worker.statistics.base import Prepare
+from worker.training.audit_records import Draws, form_of
 from worker.training.canaries import Canaries, Coordinates
 from worker.training.plan import Plan
-from worker.training.synthetic import Draws, form_of
 
 LEFT_AT_ONCE = 4096  # canaries whose losses are computed together
 

@@ -34,12 +34,12 @@ from worker.clipping.zeroth_order import ZerothOrder
 from worker.data.placed import passes_on, placed
 from worker.data.ratings import RatingRecords
 from worker.data.records import DenseRecords, Records, SparseRecords
-from worker.data.sequences import SequenceRecords
+from worker.data.sequence_records import SequenceRecords
 from worker.extractors.features import Extractor
 from worker.metrics.scores import Ranks
 from worker.models.base import Model, Parameters
 from worker.models.graph_network import GraphNetwork
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_model import HfTuning
 from worker.models.matrix_factorization import MatrixFactorization
 from worker.models.next_item import NextItem
 from worker.optimizers.base import Preconditioned

@@ -11,8 +11,8 @@ from torch import Tensor
 from worker.clipping.engine import GradientEngine
 from worker.data.records import Records
 from worker.models.base import Parameters
+from worker.noise.attempt_keys import public_key_of_seed
 from worker.noise.generator import KeyedStream
-from worker.noise.keys import public_key_of_seed
 
 
 @dataclass(frozen=True)

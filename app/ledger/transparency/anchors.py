@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Certificate, Dataset, Job, LedgerCheckpoint, LedgerEntry, SigningKey
 from app.ledger import certificates
-from app.ledger.certified import Certified, Signed
+from app.ledger.certificate_documents import Certified, Signed
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
 from app.ledger.transparency.heads import Head

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import SignedDigest, table_of
 from app.db.upsert import insert_into
-from app.ledger.certified import Certified, NamedLedger
+from app.ledger.certificate_documents import Certified, NamedLedger
 from app.ledger.signer import Signer, signature
 from core.contracts.base import Document
 

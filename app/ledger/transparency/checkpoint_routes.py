@@ -14,11 +14,11 @@ from app.keys.auth import CurrentKey
 from app.keys.service import Caller
 from app.ledger import repository
 from app.ledger.schemas import CheckpointView, ProofView
-from app.ledger.terms import envelope_of
+from app.ledger.signed_terms import envelope_of
 from app.ledger.transparency import checkpoints, notes
 from app.ledger.transparency.attestations import Envelope
 from app.web.deps import Db
-from app.web.operations import Operation
+from app.web.route_operation import Operation
 from core import leaves
 from core.errors import Conflict, InvalidRequest, NotFound
 

@@ -1,6 +1,6 @@
 """Signed checkpoints of data sets' ledgers: made by the relay, kept in the database and outside it, proven to readers.
 
-    entries ──▶ tree (app.ledger.transparency.merkle) ──▶ checkpoint, signed (app.ledger.transparency.notes)
+    entries ──▶ tree (app.ledger.transparency.ledger_tree) ──▶ checkpoint, signed (app.ledger.transparency.notes)
                                                  ├─▶ ledger_checkpoints       the newest one, for readers
                                                  ├─▶ HEADS/DATASET.checkpoint the same, outside every backup
                                                  └─▶ webhooks, witnesses, certificates
@@ -23,15 +23,15 @@ from sqlalchemy import String, bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Account, LedgerCheckpoint, LedgerEntry, LedgerTile
 from app.ledger import behind
-from app.ledger.certified import Proof
+from app.ledger.certificate_documents import Proof
 from app.ledger.signer import Signer, public_key, sign_and_store
 from app.ledger.transparency import notes
 from app.ledger.transparency.attestations import NotAuthentic
 from app.ledger.transparency.heads import Heads, SupersededError, UnreadableHeadError
-from app.ledger.transparency.merkle import Tree
+from app.ledger.transparency.ledger_tree import Tree
 from app.ledger.transparency.trees import tree_of
 from app.ledger.transparency.witnesses import Away, Contradiction, Witness
 from core.errors import Conflict, InvalidRequest, TransientError, Unavailable

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import SignedBatch, SignedDigest
 from app.ledger.signer import Signer, sign_and_store
 from app.ledger.transparency import notes
-from app.ledger.transparency.merkle import TILE, Tree
+from app.ledger.transparency.ledger_tree import TILE, Tree
 from app.ledger.transparency.witnesses import Away, Contradiction, Witness
 from core.contracts.base import Document
 from core.errors import Conflict, NotFound, TransientError

@@ -8,7 +8,7 @@
 
 A head is recorded before an attempt's first private pass, and after a settlement. A database that was restored from an
 older backup has lost entries; this record has not. It lies in a folder beside the storage root, or in a bucket
-(app.ledger.transparency.records), and is never restored with the database: a rollback of both leaves no trace.
+(app.ledger.transparency.outside_records), and is never restored with the database: a rollback of both leaves no trace.
 
 Guarantee: `write` returns once the record is on disk. A head or a checkpoint replaces only the record that its writer
 has compared with the ledger. Of two databases that went on from one recorded head, the second finds the other's.
@@ -27,7 +27,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from app.db.models import Account
 from app.ledger.entries import balance_of
 from app.ledger.transparency.notes import lines, read
-from app.ledger.transparency.records import InFolder, Record, Records, records_of
+from app.ledger.transparency.outside_records import InFolder, Record, Records, records_of
 from app.ledger.transparency.witnesses import Witness, required
 from app.settings import Settings
 from core.contracts.approvals import Persons

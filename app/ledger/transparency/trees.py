@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.models import LedgerEntry, LedgerTile
-from app.ledger.transparency.merkle import TILE, Tree
+from app.ledger.transparency.ledger_tree import TILE, Tree
 from app.ledger.transparency.notes import Checkpoint
 from core.merkle import leaf
 

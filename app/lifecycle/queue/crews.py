@@ -28,7 +28,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Attempt, Job, Worker
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES, notify
 from core.contracts.devices import Device

@@ -42,11 +42,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, aliased
 
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.json_parts import Priority
 from app.db.models import ApiKey, Dataset, Job, LedgerEntry, Worker
 from app.ledger.behind import ALL, reach
-from app.ledger.blocks import held_on
+from app.ledger.block_accounts import held_on
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.claims import Claim, claim
 from app.lifecycle.queue.crews import Member, Place, place_of

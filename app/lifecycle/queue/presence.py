@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.clock import now_there
-from app.db.engine import Database
+from app.db.database import Database
 from app.db.models import Job, Worker
 from app.db.skew import skew_s
 from app.lifecycle.queue import crews

@@ -17,8 +17,8 @@ from core.errors import PrivacyError
 from core.parts.model_folder import PIXELS, ModelFolder, UnfitModelError
 from worker.data.records import FeatureRecords
 from worker.models.base import Parameters
-from worker.models.hf.loading import ModelMissingError
-from worker.models.hf.model import HfTuning
+from worker.models.hf.hf_loading import ModelMissingError
+from worker.models.hf.hf_model import HfTuning
 
 HALF = 0.5  # mean and deviation of pixels between 0 and 1 where the folder does not say them
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from core.errors import PrivacyError
 from core.parts.chat import ChatTemplate
 from core.parts.model_folder import TOKENIZER, ModelFolder, UnfitModelError
-from core.parts.stored import Sequences, StoredPart, Texts
-from worker.models.hf.loading import ModelMissingError
+from core.parts.stored_records import Sequences, StoredPart, Texts
+from worker.models.hf.hf_loading import ModelMissingError
 
 CHARACTERS = 64  # read per token that a text may have: longer texts are cut before they are tokenized
 
