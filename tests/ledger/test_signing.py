@@ -253,7 +253,7 @@ def test_a_transaction_that_ends_in_another_thread_is_over(db: Database) -> None
 
 def test_signers_are_called_in_one_place() -> None:
     """Elsewhere `.sign` is a function of ours, a session's cookie, or a webhook's HMAC."""
-    ours, calls = {"notes", "signatures", "terms", "Webhook", "_signer"}, set[str]()
+    ours, calls = {"notes", "certificate_signatures", "signed_terms", "Webhook", "_signer"}, set[str]()
     for path in (ROOT / "app").rglob("*.py"):
         for each in ast.walk(ast.parse(path.read_text())):
             if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "sign":

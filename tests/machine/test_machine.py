@@ -142,7 +142,7 @@ def test_it_finds_a_budget_whose_void_gives_nothing_back(home: Home, monkeypatch
 def test_it_finds_a_read_that_forgets_the_key_s_own_budget(
     home: Home, read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup.budgets, "with_own", lambda left, _own: left)
+    monkeypatch.setattr(lookup.sub_accounts, "with_own", lambda left, _own: left)
     monkeypatch.setattr(Reading, "WEIGHTS", {"set_budget": 3, read: 5})
     assert f", {read}: " in fault(home, Reading)
 

@@ -214,9 +214,9 @@ def _spans(like: Mapping[str, Tensor], query: int, shards: Shards | None) -> tup
 class CorrelatedRelease(GaussianRelease):
     """g̃_t = R_t / L,   R_t = Σ clip_C(g_i) + s (z_t − λ z_{t−1}), correctly rounded, with z = 0 before the first step.
 
-    Guarantee: together, the steps under this key are post-processing of the mechanism that core.privacy.correlated_price
-    prices, if `noise_multiplier` is σ times its stretch. z_{t−1} is made again of its words: nothing is kept between
-    steps, and a step replays bit for bit.
+    Guarantee: together, the steps under this key are post-processing of the mechanism that
+    core.privacy.correlated_price prices, if `noise_multiplier` is σ times its stretch. z_{t−1} is made again of its
+    words: nothing is kept between steps, and a step replays bit for bit.
 
     Args:
         decay: λ in (0, 1).

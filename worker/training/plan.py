@@ -480,7 +480,7 @@ def _numerics(numerics: Numerics, mechanism: MechanismConfig | None, rows: int |
 def _engine(
     job: JobDescription, model: Model, numerics: Numerics, ranks: Ranks, views: Views | None, largest: int
 ) -> tuple[Numerics, GradientEngine]:
-    """The numerics, with the slack of integer totals, and the engine that adds passes so. `largest`: rows of one sum."""
+    """The numerics, with the slack of integer totals, and the engine that adds passes so. `largest`: a sum's rows."""
     sharded, optimizer = _is_sharded(job.spec, ranks), job.spec.optimizer
     if isinstance(optimizer, DpZo):
         return _zeroth_order(job, model, numerics, optimizer, (ranks, largest))
