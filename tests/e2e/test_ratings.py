@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.by_night import SQLITE_BY_DAY
 from tests.e2e.conftest import Service
 from tests.e2e.test_spine import finished, submit
 
@@ -55,7 +56,7 @@ def job(dataset: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-@pytest.mark.parametrize("service", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("service", SQLITE_BY_DAY, indirect=True)
 def test_ratings_from_post_to_prediction(service: Service, tmp_path: Path) -> None:
     with service.client() as client:
         for name, sensitivity, seed in (("r-private", "private", 0), ("r-public", "public", 1)):
