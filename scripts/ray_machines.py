@@ -22,24 +22,26 @@ STORE_BYTES = 80 * 2**20  # the least that Ray allows; nothing of ours goes ther
 
 def main(count: int, cpus: int) -> None:
     """Runs the cluster until the input ends."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what Ray prints, of machines that died, is no answer
     plain = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "node_ip_address": HERE, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=plain)
     machines = [cluster.head_node, *(cluster.add_node(**plain) for _ in range(count - 1))]
     ray.init(address=cluster.address, log_to_driver=False)
-    print(cluster.address, flush=True)
+    print(cluster.address, file=answers, flush=True)
     for line in sys.stdin:
         match line.split():
             case ["kill", number]:
                 raylet = psutil.Process(machines[int(number)].all_processes["raylet"][0].process.pid)
                 for each in (raylet, *raylet.children(recursive=True)):
                     os.kill(each.pid, signal.SIGKILL)
-                print("killed", flush=True)
+                print("killed", file=answers, flush=True)
             case ["start"]:
                 machines.append(cluster.add_node(**plain))
-                print("started", flush=True)
+                print("started", file=answers, flush=True)
             case ["groups"]:
                 table = state.placement_group_table().values()
-                print(sum(each["state"] != "REMOVED" for each in table), flush=True)
+                print(sum(each["state"] != "REMOVED" for each in table), file=answers, flush=True)
     ray.shutdown()
     cluster.shutdown()
 
