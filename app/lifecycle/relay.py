@@ -152,6 +152,8 @@ class Relay:
         if "notify" in topics:
             self._notify(wakeups.due(self.db, NOTIFICATIONS))
         failed: Exception | None = None
+        if "certificate" not in topics:
+            self.certified = 0  # none waits: nothing goes on
         for row_id, job_id in self._uncertified() if "certificate" in topics else ():
             try:
                 self._certify(row_id, job_id)

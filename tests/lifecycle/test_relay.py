@@ -28,6 +28,7 @@ from app.settings import Settings
 from app.storage.objects import Folder
 from core.contracts.stored_documents import ArtifactFile
 from core.errors import TransientError, Unavailable
+from core.ids import now
 from tests.factories import add_dataset
 from tests.lifecycle.conftest import Submit, claimed, job_row
 
@@ -155,6 +156,25 @@ def test_a_page_of_certificates_that_fail_keeps_no_other_waiting(
     with pytest.raises(type(error)):
         relay.run_once()
     assert tried[4] == jobs[0], "those that failed are tried again"
+
+
+def test_a_pass_that_ended_with_the_last_certificate_does_not_spin(
+    db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program took all of a pass's time for one: a later pass, with none that waits, pauses."""
+    relay, job_id = relay_of(db, settings, lambda _job: None), submit()
+    relay.run_once()
+    with db.write() as session:
+        session.add(Outbox(topic="certificate", job_id=job_id, created_at=now()))
+
+    def certify(row_id: int, _job_id: str) -> None:
+        with db.write() as session:
+            session.delete(session.get_one(Outbox, row_id))
+
+    monkeypatch.setattr(relay, "_certify", certify)
+    monkeypatch.setattr("app.lifecycle.relay.SIGNING_S", 0.0)
+    relay.run_once()
+    assert relay.certified > 0 and not any(relay.run_once() for _ in range(3))
 
 
 def test_a_settled_job_gets_its_certificate_once(db: Database, settings: Settings, submit: Submit) -> None:
