@@ -36,7 +36,7 @@ serve: .venv/.demo
 test: .venv/.dev
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	  || echo "No Chromium here: the browser tests are skipped (apt install chromium; SCRIMP_REQUIRE_BROWSER=1 forbids it)"
-	$(BIN)/python -m pytest -n 3 --timeout 1800
+	$(BIN)/python -m pytest -n 3
 
 # PATHS=tests/ledger: a part of them. SEED=, LOAD= (processes that burn processor time): repeats a run.
 stress: .venv/.dev

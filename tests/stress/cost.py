@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="*")
     asked = parser.parse_args()
     if asked.into is not None:
-        arguments = ["-q", "-p", "no:xdist", "--timeout", "1800", *asked.folders]
+        arguments = ["-q", "-p", "no:xdist", *asked.folders]
         return int(pytest.main(arguments, plugins=[Costs(asked.into)]))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     seconds = {}

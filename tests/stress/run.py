@@ -89,7 +89,7 @@ def main() -> int:
         for number in range(asked.runs):
             order = seed + number
             run = once(
-                ["-n", str(asked.processes), "--timeout", "1800", "--shuffle", str(order), "-q", *asked.paths],
+                ["-n", str(asked.processes), "--shuffle", str(order), "-q", *asked.paths],
                 stalls=order,
             )
             runs.append(run)
