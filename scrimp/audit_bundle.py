@@ -127,8 +127,8 @@ def _signature(document: Mapping[str, Any], trust: Trust) -> tuple[Verdict, str]
 
 
 def _subjects(document: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 → name of the delivered files: the statement's, or of older certificates the model alone. And of the graph
-    that the submitter sent."""
+    """SHA-256 → name of the delivered files: the statement's, or of older certificates the model alone. And of the
+    graph that the submitter sent."""
     graph = {body["graph_sha256"]: GRAPH} if body.get("graph_sha256") else {}
     envelope = document if "payload" in document else document.get("envelope")
     if envelope is None:
