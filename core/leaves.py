@@ -257,7 +257,8 @@ CERTIFIED = Leaves(
     "certificate:max_grad_norm certificate:records_per_unit certificate:expected_batch_size "
     "certificate:accountant certificate:epsilon certificate:resolved certificate:filter certificate:cap "
     "certificate:code_version certificate:threat_model certificate:assumptions certificate:composition "
-    "certificate:profile certificate:issued_at event:certificate_issued problem:certificate-pending",
+    "certificate:profile certificate:graph_sha256 certificate:issued_at event:certificate_issued "
+    "problem:certificate-pending",
 )
 SHARES = Leaves(
     "shares",

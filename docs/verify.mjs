@@ -56,6 +56,7 @@ const USAGE = `usage: node verify.mjs CERTIFICATE --public-key KEY [--require-ch
        node verify.mjs EGRESS --public-key KEY ... [--job ID] [--recipient NAME] [--since TIME] [--checkpoint FILE ...]
        [--witness KEY ...]
        node verify.mjs CERTIFICATE|EGRESS|STATEMENT --root KEY --history FILE [--history-number N] [--dated FILE ...] ...`;
+const GRAPH = "the graph at whose weights training began";
 const ONE = ["--job", "--recipient", "--since"];
 const ROOT = ["--root", "--history", "--history-number"];
 const HISTORY_TYPE = "application/vnd.scrimp.signing-keys+json";
@@ -223,6 +224,7 @@ function tell({ subject, predicate }) {
   console.log(`ran        ${steps.started} of ${steps.planned} steps; ${predicate.status}; the filter is ${filter.kind}`);
   if (Array.isArray(predicate.ledger)) console.log(`blocks     ${predicate.ledger.map((each) => each.block).join(", ")}: their units alone`);
   for (const each of subject) console.log(`subject    ${each.digest.sha256}  ${each.name}`);
+  if (predicate.graph_sha256) console.log(`graph      ${predicate.graph_sha256}  ${GRAPH}`);
 }
 
 const sha256 = (...parts) => createHash("sha256").update(Buffer.concat(parts)).digest();
@@ -379,9 +381,11 @@ function foreign({ dataset, ledger }, notes) {
   return others.map((each) => `a checkpoint of ${each.origin} was given, but the certificate names no such ledger`);
 }
 
-function compared(path, subjects) {
+// Whether a file is one that the certificate names: delivered, or the graph that the submitter sent.
+function compared(path, { subject, predicate }) {
   const digest = createHash("sha256").update(readFileSync(path)).digest("hex");
-  const named = subjects.find((each) => each.digest.sha256 === digest);
+  const graph = predicate.graph_sha256 === undefined ? [] : [{ name: GRAPH, digest: { sha256: predicate.graph_sha256 } }];
+  const named = [...subject, ...graph].find((each) => each.digest.sha256 === digest);
   console.log(named ? `file       ${path} is ${named.name}` : `FAULT      ${basename(path)} is none of the subjects`);
   return Boolean(named);
 }
@@ -755,7 +759,7 @@ function certificate() {
   const { dataset, ledger } = statement.predicate;
   const wrong = [...faults(dataset, ledger, raw, wanted), ...foreign(statement.predicate, wanted.notes), ...(trust.periods ? certificateTrust(trust, named, statement.predicate, wanted.notes, envelope) : [])];
   for (const each of wrong) console.log(`FAULT      ${each}`);
-  const found = files.map((path) => compared(path, statement.subject));
+  const found = files.map((path) => compared(path, statement));
   const holds = found.every(Boolean) && !wrong.length;
   tellDoubts();
   if (holds && trusted === undefined) console.log("signer     intact; signer not checked: give --public-key, from the service's owner");

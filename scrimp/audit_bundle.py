@@ -23,6 +23,7 @@ from scrimp.recompute import body_of, recompute
 from scrimp.signatures import problem_of
 from scrimp.transparency import NotProven
 
+GRAPH = "the graph at whose weights training began"
 CHUNK = 1 << 20
 
 
@@ -126,12 +127,15 @@ def _signature(document: Mapping[str, Any], trust: Trust) -> tuple[Verdict, str]
 
 
 def _subjects(document: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 → name of the delivered files: the statement's, or of older certificates the model alone."""
+    """SHA-256 → name of the delivered files: the statement's, or of older certificates the model alone. And of the
+    graph that the submitter sent."""
+    graph = {body["graph_sha256"]: GRAPH} if body.get("graph_sha256") else {}
     envelope = document if "payload" in document else document.get("envelope")
     if envelope is None:
-        return {body["model_sha256"]: "the model"} if body["model_sha256"] else {}
+        return graph | ({body["model_sha256"]: "the model"} if body["model_sha256"] else {})
     statement = json.loads(base64.b64decode(envelope["payload"]))
-    return {each["digest"]["sha256"]: each["name"] for each in statement["subject"] if "sha256" in each["digest"]}
+    subjects = [each for each in statement["subject"] if "sha256" in each["digest"]]
+    return graph | {each["digest"]["sha256"]: each["name"] for each in subjects}
 
 
 def delivered(path: Path, subjects: Mapping[str, str]) -> Finding:

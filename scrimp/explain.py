@@ -159,7 +159,8 @@ def _asked(query: Json) -> str:
 
 def _released(body: Json) -> list[str]:
     study = body.get("study")
-    lines = _of_one(body["released"], f"the model's weights, SHA-256 {body['model_sha256']}")
+    graph = f", of the submitter's own graph, SHA-256 {body['graph_sha256']}" if body.get("graph_sha256") else ""
+    lines = _of_one(body["released"], f"the model's weights, SHA-256 {body['model_sha256']}{graph}")
     for run in study["runs"] if study is not None else ():
         lines += [f"trial {run['job']}: {each}" for each in _of_one(run["released"], "its weights")]
     lines += _answers(body)

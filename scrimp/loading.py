@@ -67,12 +67,24 @@ def load_model(folder: str | Path, models_root: str | Path | None = None) -> Loa
     """
     root = models_root or os.environ.get("SCRIMP_MODELS_ROOT")
     folder = Path(folder)
-    card = _card(folder)
+    card, weights = checked(folder)
     try:
-        weights = _checked_files(folder, card)
         if _is_plain(card):
             return _linear(card, weights)
         return _by_the_worker(folder, card, weights, Path(root) if root else None)
+    except KeyError:
+        raise UnreadableModelError(f"{folder / CARD} does not describe its model: fetch it again") from None
+
+
+def checked(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """A model's card and the content of its weights' file; all files have the hashes that the card says.
+
+    Raises:
+        ValueError: the folder holds no model, or a file in it differs from its card.
+    """
+    card = _card(folder)
+    try:
+        return card, _checked_files(folder, card)
     except KeyError:
         raise UnreadableModelError(f"{folder / CARD} does not describe its model: fetch it again") from None
 

@@ -1,6 +1,7 @@
-"""A linear model or an MLP as ONNX, for runtimes without Python. Needs the package onnx.
+"""A linear model, an MLP or a graph of a user's as ONNX, for runtimes without Python. Needs the package onnx.
 
     features (n, d) float → [− mean] → [· scale] → Gemm → [Tanh or Relu → Gemm] … → scores
+                     of a graph: its own operations (scrimp.onnx_graph)
     classification   label (n,) int64, a place in the card's classes; probabilities (n, K), of two classes as
                      scrimp.linear has them
     regression       value (n,), in the target's unit
@@ -12,20 +13,25 @@ The metadata hold the card: `features` are its columns in order. Those of a decl
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scrimp.errors import MissingPackage, ScrimpError
-from scrimp.linear import SLOPE, Floats, Model, flat_range
-from scrimp.loading import LoadedModel
+from scrimp.linear import SLOPE, Floats, Model, flat_range, tensors
+from scrimp.loading import LoadedModel, UnreadableModelError, checked, load_model
+from scrimp.onnx_forms import FORMS
+from scrimp.onnx_graph import GRAPH, Translated
+from scrimp.onnx_nodes import Nodes
 
 OPSET, IR = 17, 8  # read by onnxruntime since 1.13
 
 
 def onnx_of(model: LoadedModel) -> bytes:
-    """The model as an ONNX file.
+    """The model as an ONNX file; one of a graph from its files (`onnx_of_files`).
 
     Raises:
         ScrimpError: it is neither linear nor an MLP, or it reads texts.
@@ -33,33 +39,63 @@ def onnx_of(model: LoadedModel) -> bytes:
     """
     if not isinstance(model, Model):
         raise ScrimpError(
-            f"a model of kind {model.card['kind']!r} has no ONNX form here: linear models and MLPs have one"
+            f"a model of kind {model.card['kind']!r} has no ONNX form here: linear models, MLPs and graphs have one"
         )
     if model.card["features"]["kind"] not in ("columns", "table", "tensor") or model.card.get("extractor"):
         raise ScrimpError(
             "a model of texts has no ONNX form here: ONNX has no operator that hashes words as the service does"
         )
+    onnx = _package()
+    nodes = Nodes(onnx)
+    scores = _scores(nodes, model)
+    return _file(onnx, nodes, model.card, scores, _answers(nodes, scores, model), model.layers[0][0].shape[1])
+
+
+def onnx_of_files(folder: Path) -> bytes:
+    """A finished model as an ONNX file, from its own files.
+
+    Raises:
+        ScrimpError: it has no ONNX form, of a graph by the name of the operation that has none.
+        ValueError: as scrimp.load_model.
+        MissingPackage: onnx is not installed.
+    """
+    card, weights = checked(folder)
+    if card["kind"] != "graph":
+        return onnx_of(load_model(folder))
+    onnx = _package()
+    nodes = Nodes(onnx)
     try:
-        onnx = import_module("onnx")
+        document = json.loads((folder / GRAPH).read_bytes())
+        scores = Translated(nodes, document, tensors(weights), FORMS).output
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        raise UnreadableModelError(f"{folder / GRAPH} does not describe the model: fetch it again") from None
+    return _file(onnx, nodes, card, scores, scores, card["inputs"])
+
+
+def _package() -> Any:
+    try:
+        return import_module("onnx")
     except ImportError:
         raise MissingPackage("an ONNX export", "onnx", "scrimp-client[onnx]") from None
-    graph = _Graph(onnx.helper, onnx.numpy_helper)
-    scores = _scores(graph, model)
-    card, types = model.card, onnx.TensorProto
+
+
+def _file(onnx: Any, nodes: Nodes, card: Mapping[str, Any], scores: str, answers: str, width: int) -> bytes:
+    """The file of a model's scores. `answers`: the outputs whose softmax is answered."""
+    types = onnx.TensorProto
     if card["task"]["kind"] == "classification":
-        graph.add("Softmax", [_answers(graph, scores, model)], "probabilities", axis=1)
-        graph.add("ArgMax", [scores], "label", axis=1, keepdims=0)
+        nodes.add("Softmax", [answers], "probabilities", axis=1)
+        nodes.add("ArgMax", [scores], "label", axis=1, keepdims=0)
         outputs = {"label": (types.INT64, ["n"]), "probabilities": (types.FLOAT, ["n", len(card["task"]["classes"])])}
     else:
-        _value(graph, scores, card["task"].get("range"))
+        _value(nodes, scores, card["task"].get("range"))
         outputs = {"value": (types.FLOAT, ["n"])}
     info = onnx.helper.make_tensor_value_info
     onnx_graph = onnx.helper.make_graph(
-        graph.nodes,
+        nodes.nodes,
         "scrimp",
-        [info("features", types.FLOAT, ["n", model.layers[0][0].shape[1]])],
+        [info("features", types.FLOAT, ["n", width])],
         [info(name, kind, shape) for name, (kind, shape) in outputs.items()],
-        graph.tensors,
+        nodes.tensors,
     )
     opset = [onnx.helper.make_opsetid("", OPSET)]
     onnx_model = onnx.helper.make_model(onnx_graph, opset_imports=opset, producer_name="scrimp", ir_version=IR)
@@ -70,24 +106,7 @@ def onnx_of(model: LoadedModel) -> bytes:
     return content
 
 
-class _Graph:
-    """Nodes and constant tensors, as they are added."""
-
-    def __init__(self, helper: Any, numpy_helper: Any) -> None:
-        self._helper, self._numpy = helper, numpy_helper
-        self.nodes: list[Any] = []
-        self.tensors: list[Any] = []
-
-    def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        self.nodes.append(self._helper.make_node(operator, inputs, [output], **attributes))
-        return output
-
-    def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
-        self.tensors.append(self._numpy.from_array(np.asarray(value, dtype=dtype), name))
-        return name
-
-
-def _scores(graph: _Graph, model: Model) -> str:
+def _scores(graph: Nodes, model: Model) -> str:
     x = "features"
     mean: Floats | None = model.tensors.get("mean")
     if mean is not None:
@@ -102,7 +121,7 @@ def _scores(graph: _Graph, model: Model) -> str:
     return x
 
 
-def _answers(graph: _Graph, scores: str, model: Model) -> str:
+def _answers(graph: Nodes, scores: str, model: Model) -> str:
     """The outputs whose softmax is answered; see scrimp.linear.answer_logit."""
     ratios = model.tensors.get("clip_ratios")
     if ratios is None:
@@ -124,7 +143,7 @@ def _answers(graph: _Graph, scores: str, model: Model) -> str:
     return graph.add("MatMul", [logit, graph.constant("halves", [[-0.5, 0.5]])], "answers")
 
 
-def _value(graph: _Graph, scores: str, ends: list[float] | None) -> None:
+def _value(graph: Nodes, scores: str, ends: list[float] | None) -> None:
     """The single output; of a target with a range [−1, 1] becomes its unit."""
     if ends is not None:
         low, high = ends

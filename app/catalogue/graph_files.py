@@ -8,18 +8,21 @@ from functools import lru_cache
 from pathlib import Path
 
 from app.sandbox.confinement import Policy
-from app.sandbox.limited import busy, run_limited
+from app.sandbox.limited import WorkLimitError, busy, run_limited
 from core.contracts.graph import GraphFacts
-from core.errors import InvalidRequest, LimitError
+from core.errors import InvalidRequest
 
-MEMORY, TIME_S = 4 << 30, 60.0
+MEMORY, CPU_S = 4 << 30, 60
+TIME_S = 4.0 * CPU_S  # wall clock: a busy machine ends a look by it, which says nothing of the file
 AT_ONCE = 2  # files that one API process looks at; each may take MEMORY
 KEPT = 1024  # verdicts
 NOT_UPLOADED = "your key has uploaded no graph with this SHA-256, or it was deleted: `scrimp graphs upload` sends it"
 
 Verdict = GraphFacts | str
 _turns = threading.BoundedSemaphore(AT_ONCE)
-_verdicts: dict[str, Verdict] = {}  # by the file's SHA-256, the oldest first; refusals too, since they cost the same
+# By who asks and the file's SHA-256, the oldest first; refusals too, since they cost the same. Nobody's answer comes
+# sooner because another key has the same file.
+_verdicts: dict[tuple[str | None, str], Verdict] = {}
 
 
 def pinned(
@@ -33,7 +36,7 @@ def pinned(
 
     Raises:
         InvalidRequest: the file is missing, holds no graph that can be trained, or differs from what is said.
-        LimitError: too many files are looked at (503).
+        LimitError: too many files are looked at (503), or the machine was too busy to end the look.
     """
     facts = uploaded if path is None else _in_root(models_root, path)
     if facts is None:
@@ -55,28 +58,30 @@ def _in_root(models_root: Path | None, path: str) -> GraphFacts:
     return verdict
 
 
-def verdict_of(file: Path, sha256: str) -> Verdict:
+def verdict_of(file: Path, sha256: str, key_id: str | None = None) -> Verdict:
     """The facts of a graph's file, which is read in a process of its own; or why there are none.
 
     Args:
         sha256: the file's. Of a known one nothing is read again.
+        key_id: of the key whose file it is; None: it lies in the models root, for everybody.
 
     Raises:
-        LimitError: too many files are looked at (503).
+        LimitError: too many files are looked at (503), or the machine was too busy to end the look. It is not kept.
     """
-    if (known := _verdicts.get(sha256)) is not None:
+    name = key_id, sha256
+    if (known := _verdicts.get(name)) is not None:
         return known
     if not _turns.acquire(timeout=TIME_S):
         raise busy()
     try:
-        verdict = _verdicts.get(sha256) or _looked_at(file)  # another may have looked while this waited
+        verdict = _verdicts.get(name) or _looked_at(file)  # another may have looked while this waited
     finally:
         _turns.release()
     if isinstance(verdict, GraphFacts) and verdict.sha256 != sha256:
         return verdict  # the file was replaced since it was hashed: it pins what was read
     while len(_verdicts) >= KEPT:
         _verdicts.pop(next(iter(_verdicts)), None)
-    return _verdicts.setdefault(sha256, verdict)
+    return _verdicts.setdefault(name, verdict)
 
 
 def _looked_at(file: Path) -> Verdict:
@@ -86,10 +91,11 @@ def _looked_at(file: Path) -> Verdict:
             {"path": str(file)},
             memory_bytes=MEMORY,
             time_s=TIME_S,
+            cpu_s=CPU_S,
             files=Policy((file,)),
         )
-    except LimitError:
-        return f"reading the graph takes more than {TIME_S:g} s, or too much memory"
+    except WorkLimitError:
+        return f"reading the graph takes more than {CPU_S} s of a processor, or too much memory"
     return str(answer["refused"]) if "refused" in answer else GraphFacts.model_validate(answer)
 
 

@@ -28,7 +28,6 @@ from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, 
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.datasets import storage
 from app.datasets.declaring import Declared
 from app.datasets.sources import Arrived, Source
 from app.datasets.storing import Block
@@ -41,6 +40,7 @@ from app.grants.service import NO_SUCH_DATASET
 from app.keys.service import Caller
 from app.settings import Settings
 from app.storage import parts
+from app.storage.folder import stale
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.stored_documents import ReadingOutcome
 from core.disk import keep
@@ -304,7 +304,7 @@ def sweep(db: Database, settings: Settings) -> None:
         _reject_lost(db, settings)
     with db.read() as session:
         needed = set(session.scalars(select(READ.id).where(READ.state == "reading")))
-    for folder in storage.stale(settings.storage_root, KIND):
+    for folder in stale(settings.storage_root, KIND):
         if folder.name not in needed:
             shutil.rmtree(folder, ignore_errors=True)
 

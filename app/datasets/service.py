@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.exc import IntegrityError
 
-from app.datasets import duplicates, quota, repository, storage
+from app.datasets import duplicates, quota, repository
 from app.datasets.declaring import Declared
 from app.datasets.parsed import read
 from app.datasets.parsing import Parsers
@@ -25,6 +25,7 @@ from app.db.database import Database
 from app.keys.service import Caller
 from app.ledger.transparency.heads import Heads
 from app.settings import Settings
+from app.storage.folder import stale
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.slots import Slots
 from core.contracts.stored_documents import Counts, Shape
@@ -128,7 +129,7 @@ def sweep(settings: Settings) -> int:
 
     Nothing under `datasets/` is ever removed for being absent from this database: it may be the wrong database.
     """
-    left = list(storage.stale(settings.storage_root, "staging"))
+    left = list(stale(settings.storage_root, "staging"))
     for folder in left:
         shutil.rmtree(folder, ignore_errors=True)
     return len(left)

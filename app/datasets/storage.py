@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,6 @@ from core.parts.sealed import DataKey, create
 PARTS = "parts"
 SEALED = ".sealed"
 COPY_BYTES = 1 << 20
-STALE_S = 24 * 3600.0
 
 
 @contextmanager
@@ -175,13 +173,3 @@ def _opener(path: str, flags: int) -> int:
         os.close(descriptor)
         raise FileNotFoundError
     return descriptor
-
-
-def stale(storage_root: Path, kind: str) -> Iterator[Path]:
-    """Folders under `kind` that nobody has touched for a day: no request lives that long."""
-    for folder in (storage_root / kind).glob("*"):
-        try:
-            if time.time() - folder.stat().st_mtime > STALE_S:
-                yield folder
-        except FileNotFoundError:
-            continue

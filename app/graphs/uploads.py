@@ -13,6 +13,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -25,12 +28,13 @@ from app.catalogue.graph_rows import FILE, GRAPHS, row_of
 from app.datasets import resumable, storage
 from app.db.database import Database
 from app.db.models import ApiKey, Graph, Job
+from app.sandbox.limited import busy
 from app.settings import Settings
 from app.storage import objects
-from app.storage.folder import Folder
+from app.storage.bucket import DamagedError
 from app.storage.seals import Seals
 from core.disk import LOOK_BYTES, keep
-from core.errors import Conflict, InvalidRequest, NotFound, ServiceError, too_large
+from core.errors import Conflict, InvalidRequest, NotFound, ServiceError, TooManyRequests, too_large
 from core.ids import new_id, now
 from core.parts.graph_file import MOST_BYTES
 from core.parts.sealed import Named, create, readable
@@ -38,6 +42,10 @@ from core.parts.sealed import Named, create, readable
 logger = logging.getLogger(__name__)
 MOST_GRAPHS = 100  # of a key
 AT_ONCE = 100  # deletions in one sweep
+MOST_UNDER_WAY = 8  # uploads that one API process makes graphs of, one of each key: each has a copy on its disk
+AGAIN_S = 5
+_under_way: set[str] = set()  # their keys
+_lock = threading.Lock()
 
 
 def add(db: Database, settings: Settings, key_id: str, upload_id: str) -> Graph:
@@ -49,9 +57,11 @@ def add(db: Database, settings: Settings, key_id: str, upload_id: str) -> Graph:
     Raises:
         InvalidRequest: there is no such upload, a part of it is missing, or it holds no graph that can be trained.
         Conflict: `too-many-uploads`: the key has MOST_GRAPHS graphs.
-        TooLarge, StorageFull, Unavailable, LimitError.
+        TooManyRequests: another upload of the key is being read.
+        LimitError: the uploads of many keys are being read (503).
+        TooLarge, StorageFull, Unavailable.
     """
-    with storage.staging(settings.storage_root) as folder:
+    with _place(key_id), storage.staging(settings.storage_root) as folder:
         declared = resumable.take(settings, key_id, upload_id, "/upload", folder, FILE)
         if declared.size > MOST_BYTES:
             raise too_large(MOST_BYTES)
@@ -63,7 +73,7 @@ def add(db: Database, settings: Settings, key_id: str, upload_id: str) -> Graph:
         (folder / graph_id).mkdir(mode=0o700)
         file = folder / graph_id / FILE
         sha256 = _copied(content, file, settings)
-        verdict = graph_files.verdict_of(file, sha256)
+        verdict = graph_files.verdict_of(file, sha256, key_id)
         if isinstance(verdict, str):
             raise InvalidRequest.at("/upload", verdict)
         at = now()
@@ -76,9 +86,25 @@ def add(db: Database, settings: Settings, key_id: str, upload_id: str) -> Graph:
             created_at=at,
             used_at=at,
         )
-        graph = _kept(db, settings, row, folder / graph_id)
+        graph = _kept(db, settings, row, file)
     resumable.consume(settings, upload_id)
     return graph
+
+
+@contextmanager
+def _place(key_id: str) -> Iterator[None]:
+    """A place for a key's upload, refused at once where there is none: a copy that waits takes the disk."""
+    with _lock:
+        if key_id in _under_way:
+            raise TooManyRequests("another graph of this key is being read: send one after the other", AGAIN_S)
+        if len(_under_way) >= MOST_UNDER_WAY:
+            raise busy()
+        _under_way.add(key_id)
+    try:
+        yield
+    finally:
+        with _lock:
+            _under_way.remove(key_id)
 
 
 def _copied(content: Named, file: Path, settings: Settings) -> str:
@@ -96,15 +122,19 @@ def _copied(content: Named, file: Path, settings: Settings) -> str:
     return digest.hexdigest()
 
 
-def _kept(db: Database, settings: Settings, row: Graph, folder: Path) -> Graph:
-    """Publishes a graph's file and writes its row; or finds the key's row of the same content."""
+def _kept(db: Database, settings: Settings, row: Graph, file: Path) -> Graph:
+    """Publishes a graph's file and writes its row; or finds the key's row of the same content, whose file it replaces
+    where that was lost."""
     with db.read() as session:
-        if (earlier := row_of(session, row.key_id, row.sha256)) is not None:
-            return earlier
-    key, store = f"{GRAPHS}/{row.id}/{FILE}", objects.of(settings)
-    keep(settings.storage_root, folder, row.id, GRAPHS)
+        earlier = row_of(session, row.key_id, row.sha256)
+    if earlier is not None:
+        if not _is_whole(settings, earlier):
+            logger.error("the file of %s was lost or damaged: its key has sent it again", earlier.id)
+            objects.of(settings).remove(f"{GRAPHS}/{earlier.id}")
+            _publish(settings, earlier, file)
+        return earlier
     try:
-        store.publish(key, settings.storage_root / key, row.sha256)
+        _publish(settings, row, file)
         with db.write() as session:
             # The key's row is the lock: of two equal uploads one is kept.
             session.execute(select(ApiKey.id).where(ApiKey.id == row.key_id).with_for_update(key_share=True))
@@ -114,13 +144,29 @@ def _kept(db: Database, settings: Settings, row: Graph, folder: Path) -> Graph:
                 session.add(row)
                 audit.record(session, "graph.uploaded", row.id)
     except ServiceError:  # after any other, such as a connection lost at the commit, the row may be there
-        store.remove(f"{GRAPHS}/{row.id}")
+        objects.of(settings).remove(f"{GRAPHS}/{row.id}")
         raise
     if earlier is not None:
-        store.remove(f"{GRAPHS}/{row.id}")
-    elif objects.bucket_of(settings) is not None:
-        Folder(settings.storage_root).remove(f"{GRAPHS}/{row.id}")  # it lies in the bucket now
+        objects.of(settings).remove(f"{GRAPHS}/{row.id}")
     return earlier or row
+
+
+def _publish(settings: Settings, row: Graph, file: Path) -> None:
+    """Puts a row's file, the only one of its folder, at its place. In the storage's folder it is moved there."""
+    key = f"{GRAPHS}/{row.id}/{FILE}"
+    if objects.bucket_of(settings) is None:
+        keep(settings.storage_root, file.parent, row.id, GRAPHS)
+        file = settings.storage_root / key
+    objects.of(settings).publish(key, file, row.sha256)
+
+
+def _is_whole(settings: Settings, row: Graph) -> bool:
+    """Whether a row's file is there, as it was uploaded."""
+    try:
+        with objects.of(settings).local(f"{GRAPHS}/{row.id}/{FILE}", row.sha256).open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == row.sha256
+    except (NotFound, DamagedError):
+        return False
 
 
 def _require_room(session: Session, key_id: str) -> None:
@@ -164,7 +210,7 @@ def _drop(session: Session, row: Graph) -> str:
 
 def sweep(db: Database, settings: Settings, limit: datetime | None) -> None:
     """Removes uploads in pieces that have expired; deletes the graphs of revoked keys, and those that no job was
-    submitted with since; removes what crashes left on this machine (not in a bucket).
+    submitted with since; removes files that crashes left without their rows.
 
     Args:
         limit: None: unused ones are kept.
@@ -173,8 +219,11 @@ def sweep(db: Database, settings: Settings, limit: datetime | None) -> None:
     unused = () if limit is None else (Graph.used_at < limit,)
     revoked = select(ApiKey.id).where(ApiKey.id == Graph.key_id, ApiKey.revoked_at.is_not(None)).exists()
     with db.read() as session:
-        over = session.execute(select(Graph.key_id, Graph.sha256).where(or_(revoked, *unused)).limit(AT_ONCE)).all()
-    for key_id, sha256 in over:
+        over = session.execute(select(Graph.key_id, Graph.sha256).where(or_(revoked, *unused))).all()
+    deleted = 0
+    for key_id, sha256 in over:  # those that unfinished jobs keep take no other's turn
+        if deleted == AT_ONCE:
+            break
         try:
             with db.write() as session:
                 row = row_of(session, key_id, sha256, lock=True)
@@ -185,9 +234,10 @@ def sweep(db: Database, settings: Settings, limit: datetime | None) -> None:
         except ServiceError as error:
             logger.info("a graph is kept for now: %s", error.message)
             continue
+        deleted += 1
         objects.of(settings).remove(place)
-    for folder in storage.stale(settings.storage_root, GRAPHS):
+    for name in objects.of(settings).stale(GRAPHS):
         with db.read() as session:
-            is_known = session.get(Graph, folder.name) is not None
+            is_known = session.get(Graph, name) is not None
         if not is_known:
-            objects.of(settings).remove(f"{GRAPHS}/{folder.name}")
+            objects.of(settings).remove(f"{GRAPHS}/{name}")

@@ -208,11 +208,13 @@ class Claimed(Document):
     model_sha256: str | None
     answers_sha256: str | None = Field(default=None, exclude_if=is_none)
     rows_sha256: str | None = Field(default=None, exclude_if=is_none)
+    graph_sha256: str | None = Field(default=None, exclude_if=is_none)
     issued_at: str | None
 
 
 class Body(Meaning, Claimed, WhatRan, JobNamed):
-    """The signed body. `resolved`: the learning rate that "auto" stood for, and why.
+    """The signed body. `resolved`: the learning rate that "auto" stood for, and why. `graph_sha256`: of the file with
+    the submitter's own model, at whose weights training began.
 
     Bodies of version 2 have no Meaning. A reader of theirs reads these, too: members were only added.
     """

@@ -59,6 +59,7 @@ from app.ledger.transparency import attestations, certificate_signatures, checkp
 from core.contracts.base import WITHIN_A_JOB, AccountantName
 from core.contracts.blocks import ALL
 from core.contracts.event_kinds import EventType
+from core.contracts.graph import GraphModel
 from core.contracts.hpo import Auto
 from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import rule_of
@@ -272,6 +273,7 @@ def _body(session: Session, job: Job, entries: list[LedgerEntry], issuing: _Issu
         warnings=tuple(job.warnings),
         code_version=issuing.code_version,
         **_digests(spec, model),
+        graph_sha256=spec.model.sha256 if isinstance(spec.model, GraphModel) else None,
         issued_at=rfc3339(issuing.issued_at),
         threat_model=meaning.threat_model(ran.unit, reach=spec.model.reach),
         assumptions=meaning.assumptions(ran.unit, ran.records_per_unit, side.name if side is not None else None),

@@ -56,6 +56,10 @@ class Interrupted(Exception):
     """A watched call was ended by its caller."""
 
 
+class WorkLimitError(LimitError):
+    """What was to be done takes more processor time or memory than a process may have, however busy the machine is."""
+
+
 @dataclass(eq=False)
 class Watch:
     """What the caller of a long call sees of it, and how it ends the call from another thread.
@@ -75,6 +79,7 @@ def run_limited(
     *,
     memory_bytes: int,
     time_s: float,
+    cpu_s: int | None = None,
     files: Policy = Policy(),
     watch: Watch | None = None,
 ) -> dict[str, Any]:
@@ -84,17 +89,20 @@ def run_limited(
         target: "package.module:function"; the function takes and returns a JSON object.
         request: JSON. Not on the command line, because it may hold keys.
         memory_bytes: address space of the process (RLIMIT_AS).
-        time_s: wall clock, including the start of the process; also its CPU time (RLIMIT_CPU).
+        time_s: wall clock, including the start of the process.
+        cpu_s: of processor time (RLIMIT_CPU); None: as much as `time_s` gives.
         files: what it may read and write beside the interpreter and this program.
         watch: hears of its progress, and may end it.
 
     Raises:
         Interrupted: the watch ended it.
-        LimitError: it exceeded its memory or time.
+        WorkLimitError: it exceeded its memory or processor time.
+        LimitError: it exceeded its wall clock.
         ServiceError: the target's error, with the same class, code and members; any other failure becomes a plain
             ServiceError whose text holds no value.
     """
-    process = source.take(target, memory_bytes, cpu_s=math.ceil(time_s) + 1, files=files)
+    cpu_s = math.ceil(time_s) + 1 if cpu_s is None else cpu_s
+    process = source.take(target, memory_bytes, cpu_s=cpu_s, files=files)
     try:
         return process.call(target, request, time_s, watch)
     finally:
@@ -306,14 +314,20 @@ class HelperProcess:
             self._popen.wait(1.0)  # the connection closes before the process has ended; the status tells why
         status = self.kill()
         if status == -signal.SIGXCPU:
-            return LimitError("This takes more processor time than the limit")
+            return WorkLimitError("This takes more processor time than the limit")
+        if status == -signal.SIGKILL:  # the kernel's choice, where the machine has no memory left
+            return LimitError(self._too_large)
         if status == OUT_OF_MEMORY or -status in LIMIT_SIGNALS:
             return self._out_of_memory()
         log.error("the process of %s ended with status %d and no answer", target, status)
         return ServiceError("An internal error: a helper process ended without an answer")
 
     def _out_of_memory(self) -> LimitError:
-        return LimitError(f"This needs more memory than the limit of {self.memory_bytes // 2**20} MiB")
+        return WorkLimitError(self._too_large)
+
+    @property
+    def _too_large(self) -> str:
+        return f"This needs more memory than the limit of {self.memory_bytes // 2**20} MiB"
 
 
 def _names(paths: Iterable[Path]) -> list[str]:

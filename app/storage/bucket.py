@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.storage.folder import Folder
+from app.storage.folder import Folder, is_stale
 from app.storage.s3 import answers, client
 from core.disk import Room
 from core.errors import NotFound, PrivacyError, ServiceError
@@ -174,6 +174,19 @@ class Bucket:
         with answers():
             prefixes = list_with_delimiter(self._store, prefix=under)["common_prefixes"]
         return sorted(name for each in prefixes if (name := each.rpartition("/")[2]).startswith("job_"))
+
+    def stale(self, under: str) -> list[str]:
+        """The prefixes there, by their newest objects; and this process's own folders."""
+        from obstore import list as objects  # noqa: PLC0415
+
+        newest: dict[str, float] = {}
+        with answers():
+            for some in objects(self._store, prefix=under):
+                for each in some:
+                    name = each["path"].removeprefix(f"{under}/").partition("/")[0]
+                    newest[name] = max(newest.get(name, 0.0), each["last_modified"].timestamp())
+        old = {name for name, written in newest.items() if is_stale(written)}
+        return sorted(old | set(self._own.stale(under)) - newest.keys())
 
     def marker(self, key: str) -> str | None:
         """The object's text."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from core.disk import sync
 from core.errors import NotFound, PrivacyError
+
+STALE_S = 24 * 3600.0
 
 
 class Folder:
@@ -41,6 +45,10 @@ class Folder:
         """The folders there."""
         return sorted(path.name for path in (self._root / under).glob("job_*"))
 
+    def stale(self, under: str) -> list[str]:
+        """The folders there, by their own times."""
+        return sorted(path.name for path in stale(self._root, under))
+
     def marker(self, key: str) -> str | None:
         """The file's text."""
         path = self._root / key
@@ -58,3 +66,18 @@ class Folder:
 
     def forget(self) -> None:
         """It makes no copies."""
+
+
+def is_stale(written_s: float) -> bool:
+    """Whether what was written last at this time of day is older than any request."""
+    return time.time() - written_s > STALE_S
+
+
+def stale(storage_root: Path, kind: str) -> Iterator[Path]:
+    """Folders under `kind` that nobody has touched for a day."""
+    for folder in (storage_root / kind).glob("*"):
+        try:
+            if is_stale(folder.stat().st_mtime):
+                yield folder
+        except FileNotFoundError:
+            continue

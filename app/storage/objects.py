@@ -74,6 +74,14 @@ class Objects(Protocol):
         """
         ...
 
+    def stale(self, under: str) -> list[str]:
+        """Lists the folders right under a prefix of which nothing was written for a day: no request lives that long.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
     def marker(self, key: str) -> str | None:
         """Reads a short text; None if there is none."""
         ...

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from app.datasets import service, storage
+from app.datasets import service
 from app.db.models import Account, Dataset
-from app.storage import parts
+from app.storage import folder, parts
 from tests.datasets.conftest import CSV, GRAPH, MIB, PUBLIC, Api, MakeApi, private, spec
 
 CAP = {"epsilon": 4.0, "delta": 1e-5}
@@ -241,7 +241,7 @@ def test_sweep_removes_what_crashes_left_but_nothing_that_is_used(api: Api, monk
         orphan.mkdir()
         (orphan / "file").write_text("data")
     assert service.sweep(api.settings) == 0, "they may be in use"
-    monkeypatch.setattr(storage, "STALE_S", -1.0)
+    monkeypatch.setattr(folder, "STALE_S", -1.0)
     assert service.sweep(api.settings) == 1
     # What is not in this database may be in the right one.
     assert (root / "datasets" / "ds_x" / "file").exists()

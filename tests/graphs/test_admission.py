@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from app.catalogue import graph_files, model_folders
+from app.sandbox.limited import WorkLimitError
 from core.contracts.graph import GraphFacts, GraphModel
 from core.errors import InvalidRequest, LimitError
 from core.parts.graph_program import Program, UnfitGraphError
@@ -65,7 +67,7 @@ def test_a_refused_file_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch
     def run_limited(target: str, request: dict[str, str], **_: object) -> dict[str, str]:
         reads.append(request["path"])
         if ends == "too slow":
-            raise LimitError("a test")
+            raise WorkLimitError("a test")
         return {"refused": "a test"}
 
     monkeypatch.setattr(graph_files, "run_limited", run_limited)
@@ -74,6 +76,22 @@ def test_a_refused_file_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(InvalidRequest):
             graph_files.pinned(root, name, GraphFacts())
     assert len(reads) == 1
+
+
+def test_a_busy_machine_says_nothing_of_a_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_limited, busy = graph_files.run_limited, [LimitError("a test"), LimitError("a test")]
+
+    def once_busy(*arguments: Any, **how: Any) -> dict[str, Any]:
+        if busy:
+            raise busy.pop()
+        return run_limited(*arguments, **how)
+
+    monkeypatch.setattr(graph_files, "run_limited", once_busy)
+    monkeypatch.setattr(graph_files, "_verdicts", {})
+    for _ in range(2):
+        with pytest.raises(LimitError):
+            graph_files.pinned(root, "own/vit.pt2", GraphFacts())
+    assert graph_files.pinned(root, "own/vit.pt2", GraphFacts()).inputs == 3 * 8 * 8
 
 
 @pytest.mark.parametrize("other", [0, -1, {"value": "x"}])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from app.datasets import quota
 from app.db.models import ApiKey, Graph, Job
 from app.graphs import uploads as graph_uploads
 from app.retention import service as retention
+from app.storage import folder, objects
 from core.contracts.graph import GraphModel
 from core.errors import InvalidRequest
 from core.ids import now
@@ -207,10 +210,111 @@ def test_a_revoked_key_s_graphs_go(api: Api, content: bytes) -> None:
     assert stored(api) == []
 
 
+def test_nobody_s_answer_tells_of_another_key_s_graph(
+    api: Api, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that came at once would say that somebody sent these bytes before."""
+    reads: list[Path] = []
+    looked_at = graph_files._looked_at
+
+    def counted(file: Path) -> graph_files.Verdict:
+        reads.append(file)
+        return looked_at(file)
+
+    monkeypatch.setattr(graph_files, "_verdicts", {})
+    monkeypatch.setattr(graph_files, "_looked_at", counted)
+    for who in ("analyst", "owner", "analyst", "owner"):
+        added(api, content, who)
+    assert len(reads) == 2
+
+
+def test_few_are_read_at_once_and_one_of_a_key(api: Api, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, other = sent(api, content), sent(api, content)
+    owner = sent(api, content, "owner")
+    looks, goes_on, looked_at = threading.Event(), threading.Event(), graph_files._looked_at
+
+    def slow(file: Path) -> graph_files.Verdict:
+        looks.set()
+        assert goes_on.wait(60)
+        return looked_at(file)
+
+    monkeypatch.setattr(graph_files, "_verdicts", {})
+    monkeypatch.setattr(graph_files, "_looked_at", slow)
+    monkeypatch.setattr(graph_uploads, "MOST_UNDER_WAY", 1)
+    with ThreadPoolExecutor(1) as threads:
+        under_way = threads.submit(add, api, first)
+        try:
+            assert looks.wait(60)
+            refused = add(api, other)
+            assert kind(refused) == (429, "too-many-requests") and int(refused.headers["Retry-After"]) >= 1
+            assert kind(add(api, owner, "owner")) == (503, "limit-exceeded")
+            assert len(list((api.settings.storage_root / "staging").iterdir())) == 1  # none waits with a copy
+        finally:
+            goes_on.set()
+        assert under_way.result(60).status_code == 201
+    assert add(api, other).status_code == 201 and add(api, owner, "owner").status_code == 201
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_a_lost_file_is_sent_again(api: Api, content: bytes, how: str) -> None:
+    made = added(api, content)
+    (name,) = stored(api)
+    file = api.settings.storage_root / name
+    file.unlink() if how == "lost" else file.write_bytes(content[:-1])
+    assert added(api, content) == made and stored(api) == [name] and file.read_bytes() == content
+
+
+def test_graphs_that_stay_keep_no_others(api: Api, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep deletes few at once; those that it may not delete are none of them."""
+    dataset = register(api)
+    monkeypatch.setattr(graph_uploads, "AT_ONCE", 1)
+    used = [added(api, small_graph(seed))["sha256"] for seed in (1, 2)]
+    for sha256 in used:
+        assert submit(api, of_graph(dataset, sha256)).status_code in (201, 202)
+    unused = [added(api, small_graph(seed))["sha256"] for seed in (3, 4)]
+    for left in (3, 2, 2):
+        graph_uploads.sweep(api.db, api.settings, now() + timedelta(days=1))
+        assert len(listed(api)) == left
+    assert set(listed(api)) == set(used) and not set(unused) & set(listed(api))
+
+
+def test_what_a_crash_left_goes(api: Api, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    added(api, content)
+    (name,) = stored(api)
+    left = api.settings.storage_root / "graphs" / "gr_left"
+    left.mkdir()
+    (left / "graph.pt2").write_bytes(content)
+    graph_uploads.sweep(api.db, api.settings, None)
+    assert len(stored(api)) == 2  # it may be under way
+    monkeypatch.setattr(folder, "STALE_S", -1.0)
+    graph_uploads.sweep(api.db, api.settings, None)
+    assert stored(api) == [name]
+
+
+def test_what_a_crash_left_in_a_bucket_goes(
+    make: Callable[..., Api], content: bytes, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = make(object_store=s3_bucket)
+    sha256 = added(api, content)["sha256"]
+    store, file = objects.of(api.settings), api.settings.storage_root / "left.pt2"
+    file.write_bytes(content)
+    store.publish("graphs/gr_left/graph.pt2", file, sha256)
+    graph_uploads.sweep(api.db, api.settings, None)
+    assert store.local("graphs/gr_left/graph.pt2", sha256)  # it may be under way
+    monkeypatch.setattr(folder, "STALE_S", -1.0)
+    assert len(store.stale("graphs")) == 2
+    graph_uploads.sweep(api.db, api.settings, None)
+    assert "gr_left" not in store.stale("graphs") and len(store.stale("graphs")) == 1
+
+
 def test_a_graph_in_a_bucket(make: Callable[..., Api], content: bytes, s3_bucket: str) -> None:
     api = make(object_store=s3_bucket)
     sha256 = added(api, content)["sha256"]
     assert stored(api) == []  # no copy beside the bucket's
+    with api.db.read() as session:
+        place = f"graphs/{session.scalars(select(Graph.id)).one()}"
+    objects.of(api.settings).remove(place)
+    assert added(api, content)["sha256"] == sha256  # lost, and sent again
     with api.db.read() as session:
         file = graph_rows.models_root(session, api.settings, api.key_ids["analyst"], GraphModel(upload=sha256))
     assert file is not None and file.read_bytes() == content

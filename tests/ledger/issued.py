@@ -63,6 +63,8 @@ NUMERICS = {
 }  # the last: before slots
 LARGE = {"cap": {"epsilon": 100.0, "delta": 1e-5}}  # a cap that every job here fits
 
+GRAPH: dict[str, Any] = {"kind": "graph", "path": "own/small.pt2", "sha256": hashlib.sha256(b"a graph").hexdigest()}
+GRAPH |= {"parameters": 22, "trained": 22, "inputs": 2, "outputs": 2, "places": 1, "pass_numbers": 60}
 FEW: dict[str, Any] = {"privacy": {"noise_multiplier": 5.0}, "length": {"steps": 10}}  # sampled, and priced at once
 
 # Of jobs on data sets without blocks: name → changes of the job, changes of the data set.
@@ -110,6 +112,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"kind": "synthetic", "privacy": {"target_epsilon": 1.0}},
         {"features": {"kind": "table", "columns": [{"kind": "number", "name": "age", "range": [0, 100]}]}},
     ),
+    "own graph": ({"model": GRAPH}, {}),
     "random": ({"hpo": {"strategy": "random", "space": SPACE}}, {}),
     "scaling, weights kept": ({"hpo": SCALING | {"runs_per_level": 1, "keep_weights": True}}, {}),
 }

@@ -6,7 +6,9 @@ each member that may be left out. A new one without a certificate here fails.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -21,8 +23,10 @@ from app.ledger.signer import public_key
 from app.ledger.transparency.heads import Heads
 from core.contracts.filter_names import FILTERS
 from core.contracts.stored_documents import ReleasedBy
+from scrimp.audit_bundle import Verdict, examine
 from scrimp.certificate_page import Signer, page
 from scrimp.explain import declared, explained
+from scrimp.key_history import Trust
 from scrimp.recompute import body_of, recompute
 from scrimp.signatures import problem_of
 from scrimp.transparency import Required
@@ -81,6 +85,26 @@ def test_every_tool_reads_every_kind(issued: dict[str, Path], kind: str) -> None
         assert said["Mechanism"][0].startswith("one release of sums") and "histogram age" in said["Mechanism"][2]
     assert "How to check it" in page(body, Signer(TRUSTED, True)) and declared(body)[0] > 0
     assert (kind in ("blocks", "retired block", "moved")) == isinstance(body["ledger"], list)
+
+
+def test_a_certificate_names_the_submitter_s_graph(issued: dict[str, Path], tmp_path: Path) -> None:
+    """A reader who has the file finds that it is the one."""
+    graph, other = tmp_path / "small.pt2", tmp_path / "other.pt2"
+    graph.write_bytes(b"a graph")
+    other.write_bytes(b"another graph")
+    path = issued["own graph"]
+    findings = examine([path, graph, other], Trust((TRUSTED,)))
+    assert [each.verdict for each in findings] == [Verdict.HOLDS, Verdict.HOLDS, Verdict.FAULT]
+    assert findings[1].checks[0][2].startswith("is the graph at whose weights training began")
+    assert hashlib.sha256(b"a graph").hexdigest() in str(explained(body_of(json.loads(path.read_text()))))
+    changed = json.loads(path.read_text())
+    changed["certificate"]["graph_sha256"] = hashlib.sha256(b"another graph").hexdigest()
+    assert problem_of(changed, TRUSTED) is not None
+    if shutil.which("node"):
+        done = by_node(path, "--public-key", TRUSTED, graph)
+        assert done.returncode == 0 and "is the graph at whose weights training began" in done.stdout
+        assert by_node(path, "--public-key", TRUSTED, other).returncode == 1
+    assert not any("graph_sha256" in json.loads(issued[kind].read_text())["certificate"] for kind in ("users", "mean"))
 
 
 @needs_node
