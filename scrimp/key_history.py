@@ -268,9 +268,14 @@ class Trust:
         latest = max((each for each in (signed, *(ledger.last for ledger in ledgers)) if each), default=None)
         if period.until is not None and latest is not None and latest >= period.until:
             return f"issued at {text_of(latest)}, after its key signed: until {text_of(period.until)}"
-        return _unseen(period, [_seen_at(each, self.witnesses, notes) for each in ledgers]) or self._undated(
-            period, envelope
-        )
+        if period.revoked_from is None:
+            return None
+        unseen = _unseen(period.revoked_from, [_seen_at(each, self.witnesses, notes) for each in ledgers])
+        if unseen is None:
+            return self._undated(period, envelope)
+        # By its own word it was signed when others may have had the key; or else a witness that is not at hand may know.
+        kind = str if latest is not None and latest >= period.revoked_from else Doubt
+        return kind(f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason}), and {unseen}")
 
     def _undated(self, period: Period, envelope: Json | None) -> Doubt | None:
         if period.revoked_from is None:
@@ -291,15 +296,12 @@ class Trust:
         return self.problem(public_key, time_of(body["issued_at"]), list(_ledgers(body)), notes, envelope)
 
 
-def _unseen(period: Period, seen: Sequence[int | None]) -> str | None:
-    if period.revoked_from is None:
-        return None
-    revoked = f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason})"
-    if not seen or any(each is None for each in seen):
-        return f"{revoked}, and no witness that you trust says when its checkpoint was there"
-    if max(each for each in seen if each is not None) >= period.revoked_from.timestamp():
-        return f"{revoked}, and no witness saw its checkpoint before that"
-    return None
+def _unseen(revoked_from: datetime, seen: Sequence[int | None]) -> str | None:
+    """Why witnesses do not show that ledgers were there before their key was revoked; None if they do."""
+    times = [each for each in seen if each is not None]
+    if not seen or len(times) < len(seen):
+        return "no witness that you trust says when its checkpoint was there"
+    return "no witness saw its checkpoint before that" if max(times) >= revoked_from.timestamp() else None
 
 
 def _ledgers(body: Json) -> Iterator[Covered]:
