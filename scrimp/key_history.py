@@ -268,18 +268,18 @@ class Trust:
         latest = max((each for each in (signed, *(ledger.last for ledger in ledgers)) if each), default=None)
         if period.until is not None and latest is not None and latest >= period.until:
             return f"issued at {text_of(latest)}, after its key signed: until {text_of(period.until)}"
-        if period.revoked_from is None:
-            return None
-        unseen = _unseen(period.revoked_from, [_seen_at(each, self.witnesses, notes) for each in ledgers])
-        if unseen is None:
-            return self._undated(period, envelope)
-        # By its own word it was signed when others may have had the key; or else a witness that is not at hand may know.
-        kind = str if latest is not None and latest >= period.revoked_from else Doubt
-        return kind(f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason}), and {unseen}")
+        return self._doubt(period, latest, [_seen_at(each, self.witnesses, notes) for each in ledgers], envelope)
 
-    def _undated(self, period: Period, envelope: Json | None) -> Doubt | None:
+    def _doubt(
+        self, period: Period, latest: datetime | None, seen: Sequence[int | None], envelope: Json | None
+    ) -> str | None:
+        """Why what a key signed may be another's work; None if the key was not revoked by then, as witnesses saw it."""
         if period.revoked_from is None:
             return None
+        unseen = _unseen(period.revoked_from, seen)
+        if unseen is not None:  # by its own word others may have had the key; or a witness that is not at hand may know
+            kind = str if latest is not None and latest >= period.revoked_from else Doubt
+            return kind(f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason}), and {unseen}")
         at = None if envelope is None else cosigned_at(envelope, period.public_key, self.dates, self.witnesses)
         if at is not None and at < period.revoked_from.timestamp():
             return None
