@@ -170,9 +170,12 @@ function trustFaults({ periods, witnesses, dates }, publicKey, signed, ledgers, 
   if (period.revoked_from === null) return [];
   const revoked = `its key is revoked from ${period.revoked_from} on (${period.reason})`;
   const seen = Math.max(...ledgers.map((each) => seenAt(each, witnesses, notes)));
-  if (!ledgers.length || seen === Infinity) return [`${revoked}, and no witness that you trust says when its checkpoint was there`];
-  if (!(seen < timeOf(period.revoked_from))) return [`${revoked}, and no witness saw its checkpoint before that`];
-  if (!(envelope != null && datedAt(envelope, publicKey, dates, witnesses) < timeOf(period.revoked_from))) {
+  if (!ledgers.length || !(seen < timeOf(period.revoked_from))) {
+    const unseen = !ledgers.length || seen === Infinity ? "no witness that you trust says when its checkpoint was there" : "no witness saw its checkpoint before that";
+    // By its own word it was signed when others may have had the key; or else a witness that is not at hand may know.
+    if (times.some((each) => timeOf(each) >= timeOf(period.revoked_from))) return [`${revoked}, and ${unseen}`];
+    doubts.push(`${what}${revoked}, and ${unseen}`);
+  } else if (!(envelope != null && datedAt(envelope, publicKey, dates, witnesses) < timeOf(period.revoked_from))) {
     doubts.push(`${what}signed by a revoked key (from ${period.revoked_from} on: ${period.reason}); nothing dates it (--dated): whoever has the key can sign this too`);
   }
   return [];

@@ -268,13 +268,18 @@ class Trust:
         latest = max((each for each in (signed, *(ledger.last for ledger in ledgers)) if each), default=None)
         if period.until is not None and latest is not None and latest >= period.until:
             return f"issued at {text_of(latest)}, after its key signed: until {text_of(period.until)}"
-        return _unseen(period, [_seen_at(each, self.witnesses, notes) for each in ledgers]) or self._undated(
-            period, envelope
-        )
+        return self._doubt(period, latest, [_seen_at(each, self.witnesses, notes) for each in ledgers], envelope)
 
-    def _undated(self, period: Period, envelope: Json | None) -> Doubt | None:
+    def _doubt(
+        self, period: Period, latest: datetime | None, seen: Sequence[int | None], envelope: Json | None
+    ) -> str | None:
+        """Why what a key signed may be another's work; None if the key was not revoked by then, as witnesses saw it."""
         if period.revoked_from is None:
             return None
+        unseen = _unseen(period.revoked_from, seen)
+        if unseen is not None:  # by its own word others may have had the key; or a witness that is not at hand may know
+            kind = str if latest is not None and latest >= period.revoked_from else Doubt
+            return kind(f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason}), and {unseen}")
         at = None if envelope is None else cosigned_at(envelope, period.public_key, self.dates, self.witnesses)
         if at is not None and at < period.revoked_from.timestamp():
             return None
@@ -291,15 +296,12 @@ class Trust:
         return self.problem(public_key, time_of(body["issued_at"]), list(_ledgers(body)), notes, envelope)
 
 
-def _unseen(period: Period, seen: Sequence[int | None]) -> str | None:
-    if period.revoked_from is None:
-        return None
-    revoked = f"its key is revoked from {text_of(period.revoked_from)} on ({period.reason})"
-    if not seen or any(each is None for each in seen):
-        return f"{revoked}, and no witness that you trust says when its checkpoint was there"
-    if max(each for each in seen if each is not None) >= period.revoked_from.timestamp():
-        return f"{revoked}, and no witness saw its checkpoint before that"
-    return None
+def _unseen(revoked_from: datetime, seen: Sequence[int | None]) -> str | None:
+    """Why witnesses do not show that ledgers were there before their key was revoked; None if they do."""
+    times = [each for each in seen if each is not None]
+    if not seen or len(times) < len(seen):
+        return "no witness that you trust says when its checkpoint was there"
+    return "no witness saw its checkpoint before that" if max(times) >= revoked_from.timestamp() else None
 
 
 def _ledgers(body: Json) -> Iterator[Covered]:

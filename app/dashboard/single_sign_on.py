@@ -68,11 +68,13 @@ async def callback(
     Raises:
         SignInRefused: it is not the answer to what this browser asked, it proves nobody, or they have no role here.
         TooManyRequests: too many refused answers came from this address.
+        Unavailable: the provider does not answer, or too many people sign in at once.
     """
     provider = _provider(request)
     answer = _Answer(state, code, iss, error)
     work = partial(_answered, request, db, settings, provider, answer)
-    return await to_thread.run_sync(work, limiter=provider.threads)  # a slow provider holds none that others need
+    async with provider.places.one(state, network_of(request.client.host if request.client else None)):
+        return await to_thread.run_sync(work, limiter=provider.threads)  # a slow provider holds none that others need
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _answered(request: Request, db: Database, settings: Settings, provider: Prov
             raise SignInRefused("this sign-in did not begin in this browser, or another one began since: begin again")
         if answer.error or not answer.code:
             raise SignInRefused("the identity provider did not sign you in")
-        identity = provider.identity(answer.code, answer.iss, proof, network_of(address))
+        identity = provider.identity(answer.code, answer.iss, proof)
     except SignInRefused:
         limits_of(request).failure(address)
         with db.write() as session:

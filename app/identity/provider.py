@@ -16,13 +16,13 @@ import base64
 import hashlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from anyio import CapacityLimiter
+import anyio
 
 from app.identity.provider_requests import NoAnswer, Requests
 from app.settings import Settings
@@ -38,6 +38,7 @@ KEPT_S = 600.0  # the provider's metadata and keys
 WAIT_S = 1.0  # for another visitor's request for them: whoever waits holds a thread of the service
 REFETCH_S = 30.0  # an unknown key id fetches the keys again, at most this often
 LEEWAY_S = 60  # between the two clocks
+LOOK_S = 0.1  # for a place that became free
 # Codes that are exchanged for ID tokens at once. Anybody may begin a sign-in and bring a junk code, and the provider
 # may be slow: so they hold threads of their own, and whoever comes from one network holds a few of them.
 EXCHANGES, OF_NETWORK = 32, 4
@@ -79,29 +80,33 @@ class _Metadata:
     at_s: float
 
 
-class _Exchanges:
-    """Those that are under way: one of each begun sign-in, OF_NETWORK from one network, EXCHANGES in all."""
+class _Places:
+    """Of callbacks that are under way: one for each begun sign-in, OF_NETWORK for one network, EXCHANGES in all."""
 
     def __init__(self) -> None:
-        self._changed, self._open = threading.Condition(), dict[str, str]()  # state → network
+        self._lock, self._taken = threading.Lock(), dict[str, str]()  # state → network
 
-    @contextmanager
-    def one(self, state: str, network: str) -> Iterator[None]:
-        """Raises Unavailable if there is no room for it within WAIT_S."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._has_room(state, network), WAIT_S):
+    @asynccontextmanager
+    async def one(self, state: str, network: str) -> AsyncIterator[None]:
+        """Waits for a place without a thread. Raises Unavailable if there is none within WAIT_S."""
+        ends = time.monotonic() + WAIT_S
+        while not self._take(state, network):
+            if time.monotonic() >= ends:
                 raise Unavailable("many people sign in at the same time: try again in a moment")
-            self._open[state] = network
+            await anyio.sleep(LOOK_S)
         try:
             yield
         finally:
-            with self._changed:
-                del self._open[state]
-                self._changed.notify_all()
+            with self._lock:
+                del self._taken[state]
 
-    def _has_room(self, state: str, network: str) -> bool:
-        of_network = sum(each == network for each in self._open.values())
-        return state not in self._open and of_network < OF_NETWORK and len(self._open) < EXCHANGES
+    def _take(self, state: str, network: str) -> bool:
+        with self._lock:
+            of_network = sum(each == network for each in self._taken.values())
+            if state in self._taken or of_network >= OF_NETWORK or len(self._taken) >= EXCHANGES:
+                return False
+            self._taken[state] = network
+            return True
 
 
 class Provider:
@@ -123,8 +128,8 @@ class Provider:
         self._settings = settings
         _secret(settings)
         self._issuer = settings.oidc_issuer
-        self._lock, self._exchanges = threading.Lock(), _Exchanges()
-        self.threads = CapacityLimiter(2 * EXCHANGES)  # of callbacks: half of them may wait, or refuse
+        self._lock, self.places = threading.Lock(), _Places()
+        self.threads = anyio.CapacityLimiter(EXCHANGES)  # of callbacks, one for each place
         self._metadata: _Metadata | None = None
 
     @classmethod
@@ -153,22 +158,17 @@ class Provider:
         }
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
-    def identity(self, code: str, issuer: str | None, proof: Proof, network: str) -> Identity:
+    def identity(self, code: str, issuer: str | None, proof: Proof) -> Identity:
         """Redeems an authorization code, and returns whom its ID token names.
 
         Args:
             issuer: the answer's `iss`, if it has one: another provider's answer is refused before its code is sent.
             proof: of the browser that brought the code; its state is checked by the caller.
-            network: where the browser is.
 
         Raises:
             SignInRefused: the code or the ID token is not valid.
-            Unavailable: as `address`, or too many people sign in at once.
+            Unavailable: as `address`.
         """
-        with self._exchanges.one(proof.state, network):
-            return self._identity(code, issuer, proof)
-
-    def _identity(self, code: str, issuer: str | None, proof: Proof) -> Identity:
         metadata = self._known()
         always = metadata.document.get("authorization_response_iss_parameter_supported") is True
         if issuer != self._issuer and (issuer is not None or always):

@@ -56,7 +56,7 @@ SEAL_S = EGRESS_S = 0.5
 ALERTS_S = 1.0
 JOIN_S = 3.0  # an interrupted delivery is tried again
 NOTIFICATIONS, CERTIFICATES = 500, 100  # at most in one pass
-SIGNING_S = 5.0  # of certificates, of checkpoints and of terms in one pass: then wake-ups come between
+SIGNING_S = 5.0  # of certificates, of checkpoints, of terms and of logs in one pass: then wake-ups come between
 SURVEY_S, SURVEY_AGAIN_S, CHECK_S, WITNESS_S = 3600.0, 60.0, 1.0, 1.0
 DUE = union_all(
     select(Outbox.topic).distinct(),
@@ -83,7 +83,7 @@ class Relay:
         self.next_sweep = self.next_survey = self.next_states = self.next_retention = 0.0
         self.published = self.signs = False
         self.certified = 0  # the outbox row of the certificate that was tried last; 0: the next is the first one
-        self.ledgers, self.terms = Round[str](SIGNING_S), Round[str](SIGNING_S)
+        self.ledgers, self.terms, self.logs = (Round[str](SIGNING_S) for _ in range(3))
 
     def run_once(self) -> bool:
         """Does the work that is due now. True if there is more to sign: the next pass goes on where this one was."""
@@ -210,8 +210,8 @@ class Relay:
                 self.db, self.heads, self.signing_key, announce_checkpoint, self.ledgers.over
             )
             signed_terms.sign_due(self.db, self.signing_key, self.terms.over)
-            if undated:
-                dates.sign_due(self.db, self.signing_key)
+            if undated or self.logs.goes_on:
+                dates.sign_due(self.db, self.signing_key, self.logs.over)
         except Unavailable as error:  # other work goes on while a signing program or a bucket is away
             logger.error("no checkpoint is signed: %s", error.message)
             return False
@@ -219,7 +219,7 @@ class Relay:
             logger.error("the head of %s is neither recorded nor signed: it lacks a recorded head", dataset_id)
         datasets = self.unsigned if begun or self.ledgers.goes_on else set()
         self.unsigned = datasets | set(refused)
-        return self.ledgers.goes_on or self.terms.goes_on
+        return self.ledgers.goes_on or self.terms.goes_on or self.logs.goes_on
 
     def _notify_predictions(self) -> None:
         due = predictions.due(self.db, self.settings.notify_again_s, NOTIFICATIONS)

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi.testclient import TestClient
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -32,6 +32,7 @@ from app.identity.provider import Identity, SignInRefused
 from app.keys import service as keys
 from app.main import create_app
 from app.settings import Settings
+from app.web.ratelimit import network_of
 from core.errors import Conflict, ServiceError
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.scene import Scene
@@ -95,6 +96,13 @@ def sign_in(browser: Browser, following: str | None = None) -> httpx.Response:
 
 def is_in(browser: Browser) -> bool:
     return browser.get("/dashboard").status_code == 200
+
+
+def threads_of(browser: Browser) -> CapacityLimiter:
+    """Those of callbacks, in the service that this browser visits."""
+    limiter = cast("Any", browser.client.app).state.provider.threads
+    assert isinstance(limiter, CapacityLimiter)
+    return limiter
 
 
 def persons(db: Database) -> list[ApiKey]:
@@ -401,6 +409,39 @@ def test_codes_that_anybody_brings_do_not_take_all_threads(
         assert not any(each.done() for each in waiting)
         over.set()
         assert [each.result(60).status_code for each in waiting] == [503] * 4
+
+
+def test_codes_that_wait_hold_no_thread(visit: Visit, provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever brings many codes from one network waits for their own places, and not in those of others."""
+    began, came, go = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+
+    def hang(_connection: socket.socket, _over: threading.Event) -> None:
+        began.release()
+        go.wait(120)
+
+    def network(address: str | None) -> str:
+        came.release()
+        return network_of(address)
+
+    monkeypatch.setattr("app.identity.provider.OF_NETWORK", 2)
+    monkeypatch.setattr("app.identity.provider.WAIT_S", 300.0)
+    monkeypatch.setattr("app.identity.provider_requests.TOTAL_S", 300.0)
+    monkeypatch.setattr("app.dashboard.single_sign_on.network_of", network)
+    strangers = [visit("192.0.2.1") for _ in range(5)]
+    person = visit("192.0.2.2")
+    threads_of(person).total_tokens = 4
+    with ThreadPoolExecutor(8) as threads, peer(hang) as (address, _):
+        provider.document["token_endpoint"] = address
+        callbacks = [at_provider(begin(browser)) for browser in strangers]
+        waiting = [threads.submit(browser.get, callbacks[each]) for each, browser in enumerate(strangers)]
+        for _ in strangers:
+            assert came.acquire(timeout=60)
+        waiting.append(threads.submit(person.get, at_provider(begin(person))))
+        for _ in range(3):  # two of theirs, and the person's
+            assert began.acquire(timeout=60)
+        assert not began.acquire(blocking=False) and threads_of(person).borrowed_tokens == 3
+        go.set()
+        assert [each.result(60).status_code for each in waiting] == [503] * 6
 
 
 def test_a_slow_provider_holds_no_thread_of_other_pages(

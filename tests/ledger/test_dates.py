@@ -16,10 +16,12 @@ from sqlalchemy import func, select
 from app.db.database import Database
 from app.db.models import DatasetTerms, SignedBatch, SignedDigest
 from app.ledger import signed_terms, signing_keys
+from app.ledger.signer import TRIES
 from app.ledger.transparency import dates, notes
 from app.ledger.transparency.attestations import about, keep, seal
 from app.ledger.transparency.witnesses import Away, Contradiction
 from core.errors import Conflict, NotFound
+from core.ids import now
 from scrimp.dated import Inclusion, cosigned_at, digest_of
 from scrimp.witness import Witness
 from tests.ledger.support import add_owner, open_ledger
@@ -130,6 +132,38 @@ def test_of_two_relays_one_puts_a_signature_into_a_log(db: Database) -> None:
     with db.read() as session:
         assert session.scalar(select(func.count()).select_from(SignedBatch)) == 1
         assert sorted(session.scalars(select(SignedDigest.place))) == [1, 2, 3]
+
+
+def test_logs_that_always_change_keep_no_others_waiting(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another relay takes them a moment earlier each time: an error would stop what the relay does after it, too."""
+    monkeypatch.setattr(dates, "TILE", 40)
+    filled(db, 41)
+
+    class Overtaken:
+        def public_key(self) -> Any:
+            return KEY.public_key()
+
+        def sign(self, data: bytes) -> bytes:
+            with db.write() as session:  # one of the digests of this log, the first that is in none
+                taken = session.scalars(dates.UNBATCHED.order_by(SignedDigest.digest).limit(1)).one()
+                batch = SignedBatch(id=f"signed_{taken}", size=1, note="", signed_at=now(), cosigned=False)
+                session.add(batch)
+                session.flush()
+                session.get_one(SignedDigest, taken).batch = batch.id
+            return KEY.sign(data)
+
+    assert dates.sign_due(db, Overtaken()) == 1, "the second log, of one digest"
+    with db.read() as session:
+        assert len(session.scalars(dates.UNBATCHED).all()) == 41 - (TRIES + 1) - 1
+
+
+def test_a_call_signs_a_bounded_number_of_logs(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dates, "TILE", 2)
+    monkeypatch.setattr(dates, "LOGS", 3)
+    filled(db, 9)
+    assert [dates.sign_due(db, KEY, lambda due: due[:2]) for _ in range(3)] == [2, 2, 1]
+    filled(db, 20)  # eleven of them are new
+    assert [dates.sign_due(db, KEY) for _ in range(3)] == [3, 3, 0]
 
 
 def test_a_witness_that_is_away_or_refuses_holds_up_no_other(

@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 from scrimp.cli import app
 from scrimp.key_history import EMPTY, History, opened, sealed, text_of, time_of
 from scrimp.transparency import Note, NotProven
+from scrimp.witness import Witness
 from tests.ledger.dates import date_of
 from tests.ledger.support import signed_document
 from tests.ledger.test_attestations import OTHER, STRANGER, TRUSTED
 from tests.ledger.test_certificates import KEY
-from tests.ledger.test_checkpoints import db, heads
+from tests.ledger.test_checkpoints import READER, db, heads
 from tests.ledger.test_required import Evidence, Verify, evidence, verify, written
 
 __all__ = ["db", "evidence", "heads", "verify"]  # fixtures
@@ -77,19 +78,31 @@ def test_a_key_that_the_root_never_named_is_not_trusted(evidence: Evidence, veri
     assert verify(path, *kept(evidence.folder, of_times(evidence, -HOUR)))[0] == 1
 
 
+def late_witness(evidence: Evidence, at: datetime) -> tuple[str, ...]:
+    """The options that name a witness which cosigned the certificate's checkpoint at a time."""
+    witness = Witness(evidence.folder / "late", "witness.example.org/late", Ed25519PrivateKey.generate(), [[READER]])
+    note = evidence.document["certificate"]["ledger"]["checkpoint"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("scrimp.witness.time.time", at.timestamp)
+        line = witness.add(f"old 0\n\n{note}")
+    return "--witness", str(witness.key), "--checkpoint", str(evidence.write("late.checkpoint", note + line))
+
+
 def test_a_revoked_key_needs_a_witness_of_before(evidence: Evidence, verify: Verify) -> None:
     """Whoever has the key can sign any date: a witness alone tells when a checkpoint was there."""
     trusted = ("--witness", str(evidence.witness.key), "--checkpoint", evidence.cosigned)
     now = datetime.now(UTC)
     dated = ("--dated", evidence.write("date.json", date_of(evidence.witness, KEY, [evidence.document["envelope"]], 1)))
-    for since, words, problem in (
-        (now + HOUR, (*trusted, *dated), None),
-        (now + HOUR, (), "no witness that you trust"),
-        (issued_at(evidence) - HOUR, trusted, "no witness saw its checkpoint before"),
+    for since, words, code, problem in (
+        (now + HOUR, (*trusted, *dated), 0, None),
+        (now + HOUR, (), 2, "no witness that you trust"),  # one may have seen it: nothing here says so
+        (now + HOUR, late_witness(evidence, now + 2 * HOUR), 2, "no witness saw its checkpoint before"),
+        (issued_at(evidence), (), 1, "no witness that you trust"),  # by its own word it is not to be trusted
+        (issued_at(evidence) - HOUR, trusted, 1, "no witness saw its checkpoint before"),
     ):
         history = of_times(evidence, -2 * HOUR).revoked(TRUSTED, since, now, "a disk was stolen")
         status, said = verify(evidence.signed, *kept(evidence.folder, history), *words)
-        assert status == (0 if problem is None else 1), said
+        assert status == code, said
         assert problem is None or (problem in said and "a disk was stolen" in said)
 
 

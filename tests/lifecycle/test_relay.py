@@ -16,7 +16,7 @@ from sqlalchemy import event, func, select
 from sqlalchemy.dialects import postgresql
 
 from app.db.database import Database
-from app.db.models import Account, Certificate, DatasetTerms, JobEvent, LedgerCheckpoint, Outbox
+from app.db.models import Account, Certificate, DatasetTerms, JobEvent, LedgerCheckpoint, Outbox, SignedDigest
 from app.ledger.certificates import verify
 from app.ledger.signer import Signer
 from app.ledger.signing_keys import signing_key
@@ -348,6 +348,26 @@ def test_wake_ups_come_between_what_a_slow_program_signs(
         for table in (LedgerCheckpoint, DatasetTerms):
             assert session.scalar(select(func.count()).select_from(table)) == ledgers
     assert not relay.run_once()
+
+
+def test_wake_ups_come_between_the_logs_that_a_slow_program_signs(
+    db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with db.write() as session:
+        session.add_all(SignedDigest(digest=f"{number:064x}") for number in range(7))
+    monkeypatch.setattr("app.ledger.transparency.dates.TILE", 1)
+    notified: list[str] = []
+    relay = relay_of(db, settings, notified.append)
+    relay.signing_key = slow = Slow(relay.signing_key, monkeypatch)
+    assert relay.run_once() and slow.signed == 3
+    job_id = submit()
+    relay.settings = settings  # no sweep asks for more
+    assert relay.run_once() and notified == [job_id]
+    while relay.run_once():
+        pass
+    with db.read() as session:
+        assert session.scalar(select(func.count()).where(SignedDigest.batch.is_(None))) == 0
+    assert not relay.logs.goes_on and not relay.run_once()
 
 
 def test_a_ledger_that_is_refused_delays_no_other(

@@ -13,6 +13,7 @@ import base64
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -30,6 +31,7 @@ from core.merkle import leaf
 
 logger = logging.getLogger(__name__)
 UNBATCHED = select(SignedDigest.digest).where(SignedDigest.batch.is_(None))
+LOGS = 64  # signed by one call at most
 Turn = Callable[[Sequence[str]], Iterable[str]]  # of the batches that are due, those to send for now
 
 
@@ -69,22 +71,35 @@ class _Batch:
         return True
 
 
-def sign_due(db: Database, key: Signer) -> int:
-    """Signs the logs of all digests that are in none; for the relay. Returns how many logs.
+def sign_due(db: Database, key: Signer, turn: Turn = iter) -> int:
+    """Signs the logs of digests that are in none, at most LOGS; for the relay. Returns how many.
+
+    A log whose digests others take each time while it is signed waits for the next call.
+
+    Args:
+        turn: chooses those for now, each named by its first digest; by default all.
 
     Raises:
-        Unavailable, TransientError: as `sign_and_store`.
+        Unavailable: the program did not sign.
     """
-
-    def draft() -> _Batch | None:
-        with db.read() as session:
-            digests = tuple(session.scalars(UNBATCHED.order_by(SignedDigest.digest).limit(TILE)))
-        return _Batch(new_id("signed"), digests) if digests else None
-
+    with db.read() as session:
+        waiting = session.scalars(UNBATCHED.order_by(SignedDigest.digest).limit(LOGS * TILE)).all()
+    logs = {waiting[start]: waiting[start : start + TILE] for start in range(0, len(waiting), TILE)}
     signed = 0
-    while sign_and_store(db, draft, key) is not None:
-        signed += 1
+    for first in turn(list(logs)):
+        try:
+            signed += sign_and_store(db, partial(_drafted, db, logs[first]), key) is not None
+        except TransientError as error:
+            logger.warning("a log of signatures is not signed yet: %s", error)
     return signed
+
+
+def _drafted(db: Database, digests: Sequence[str]) -> _Batch | None:
+    """The log of those of the digests that are in none."""
+    with db.read() as session:
+        rows = UNBATCHED.where(SignedDigest.digest.in_(digests)).order_by(SignedDigest.digest)
+        left = tuple(session.scalars(rows))
+    return _Batch(new_id("signed"), left) if left else None
 
 
 def witness_due(db: Database, witnesses: Sequence[Witness], reported: set[str], turn: Turn) -> int:
