@@ -83,13 +83,15 @@ FAILURES = Leaves(
     "a closed set. No record can cause any of them except `internal` (`app/lifecycle/failures.py`). `model-unfit` "
     "names the module of a public model that the check on random records refused, before any record was read. "
     "`model-too-large` says that the "
-    "memory of the attempt did not hold the model and a pass of random records, before that attempt read a record. "
+    "memory of the attempt did not hold the model and a pass of random records, before that attempt read a record; "
+    "`data-too-large` that it did not hold as many records as are declared, of the declared size. "
     "`storage` says that a file was not written, whose size is public or follows from released, paid numbers. "
     "`trial-failed` says that a trial failed. `time-limit` says that the job had not ended at a whole second that "
     "was known before, which its times show too; its whole hold is spent, even before the first step. Admins see "
     "the cause in log, metrics and audit log",
     "failure:data-damaged failure:extractor-missing failure:extractor-former failure:model-missing "
-    "failure:model-unfit failure:model-too-large failure:storage failure:numerics failure:superseded "
+    "failure:model-unfit failure:model-too-large failure:data-too-large failure:storage failure:numerics "
+    "failure:superseded "
     "failure:time-limit failure:trial-failed failure:internal",
 )
 REPLAYS = Leaves(

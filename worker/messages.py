@@ -60,6 +60,7 @@ FailureCode = Literal[
     "device",
     "internal",
     "model-too-large",
+    "data-too-large",
 ]
 FAILURE_TEXTS: dict[FailureCode, str] = {
     "data-damaged": (
@@ -91,6 +92,10 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
     "internal": "The attempt failed.",
     "model-too-large": (
         "The model needs more memory than an attempt has; this attempt read no record. Train a smaller one, or ask the "
+        "operator to raise SCRIMP_ATTEMPT_MEMORY_BYTES."
+    ),
+    "data-too-large": (
+        "As many records as are declared need more memory than an attempt has; this attempt read no record. Ask the "
         "operator to raise SCRIMP_ATTEMPT_MEMORY_BYTES."
     ),
 }

@@ -14,12 +14,18 @@ from pathlib import Path
 from app.db.database import Database
 
 LONGEST_S = 2.0  # what is due by the clock is looked for this often
+SELDOM_S = 10.0  # the same where a commit makes things due, and a clock only what has minutes
 
 
 class Changes:
-    """The changes of a database that one loop has seen. One thread asks at a time; another may close it meanwhile."""
+    """The changes of a database that one loop has seen. One thread asks at a time; another may close it meanwhile.
 
-    def __init__(self, db: Database) -> None:
+    Args:
+        longest_s: how long a database that nobody changes is left alone; None: LONGEST_S.
+    """
+
+    def __init__(self, db: Database, longest_s: float | None = None) -> None:
+        self._longest_s = longest_s
         url = db.engine.url
         self._file = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
         self._connection: sqlite3.Connection | None = None
@@ -29,7 +35,7 @@ class Changes:
         self._in_use, self._closed = threading.Lock(), False
 
     def due(self) -> bool:
-        """True if somebody may have committed since the last True, or if that is LONGEST_S ago.
+        """True if somebody may have committed since the last True, or if that is `longest_s` ago.
 
         Ask before the look: what is committed during a look has another version than the one read here.
         """
@@ -43,7 +49,8 @@ class Changes:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version and time.monotonic() < self._again_at:
             return False
-        self._version, self._again_at = version, time.monotonic() + LONGEST_S
+        longest_s = LONGEST_S if self._longest_s is None else self._longest_s
+        self._version, self._again_at = version, time.monotonic() + longest_s
         return True
 
     def close(self) -> None:

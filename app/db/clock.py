@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, String, and_, func, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Float, String, and_, func, or_, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.functions import FunctionElement
@@ -62,7 +62,7 @@ def _name_of_machine(_element: ClockName, _compiler: Any, **_: Any) -> str:
     return "scrimp_boot()"
 
 
-def in_seconds(seconds: float) -> ColumnElement[float]:
+def in_seconds(seconds: float | BindParameter[float]) -> ColumnElement[float]:
     """The moment this many seconds from now, in SQL."""
     return Reading() + seconds
 

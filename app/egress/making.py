@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy import or_, select
+from sqlalchemy import bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
@@ -46,6 +46,17 @@ from core.ids import new_id, now, whole_second
 
 logger = logging.getLogger(__name__)
 TRIES, LONGEST_WAIT = 16, timedelta(hours=1)  # the last one comes after some five hours
+DUE = (
+    select(Egress)
+    .outerjoin(Approval, Approval.id == Egress.approval_id)
+    .where(
+        *service.OPEN,
+        or_(Egress.approval_id.is_(None), Approval.status == "agreed"),
+        or_(Egress.next_try_at.is_(None), Egress.next_try_at <= bindparam("at", type_=Egress.next_try_at.type)),
+    )
+    .order_by(Egress.next_try_at, Egress.asked_at, Egress.id)
+    .limit(1)
+)
 DAMAGED = "a file of the job is missing or damaged"
 
 
@@ -59,12 +70,7 @@ class _Try:
 
 def next_due(session: Session) -> Egress | None:
     """The next egress that may leave and is not made; those that failed wait for their next try."""
-    open_ones = select(Egress).outerjoin(Approval, Approval.id == Egress.approval_id).where(*service.OPEN)
-    due = open_ones.where(
-        or_(Egress.approval_id.is_(None), Approval.status == "agreed"),
-        or_(Egress.next_try_at.is_(None), Egress.next_try_at <= now()),
-    )
-    return session.scalars(due.order_by(Egress.next_try_at, Egress.asked_at, Egress.id).limit(1)).first()
+    return session.scalars(DUE, {"at": now()}).first()
 
 
 def make(db: Database, settings: Settings, key: Signer, egress_id: str, sign_ledgers: Callable[[], None]) -> None:

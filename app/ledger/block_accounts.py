@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset, Job, LedgerEntry
@@ -21,6 +21,12 @@ from app.ledger.accounts import NOTHING, Hold, HoldTerms
 from core.contracts.base import Document
 from core.contracts.blocks import FIRST
 from core.errors import BudgetError, PrivacyError
+
+HELD = (
+    select(LedgerEntry.dataset_id)
+    .where(LedgerEntry.job_id == bindparam("job"), LedgerEntry.kind == "hold", LedgerEntry.once == bindparam("hold"))
+    .order_by(LedgerEntry.dataset_id)
+)
 
 
 class Holds:
@@ -138,10 +144,7 @@ def held_on(session: Session, job_id: str) -> list[str]:
 
     Empty on public data.
     """
-    holds = select(LedgerEntry.dataset_id).where(
-        LedgerEntry.job_id == job_id, LedgerEntry.kind == "hold", LedgerEntry.once == f"hold:{job_id}"
-    )
-    return list(session.scalars(holds.order_by(LedgerEntry.dataset_id)))
+    return list(session.scalars(HELD, {"job": job_id, "hold": f"hold:{job_id}"}))
 
 
 def read_by(session: Session, job: Job) -> list[Dataset]:

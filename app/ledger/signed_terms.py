@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import AwareDatetime, ConfigDict
-from sqlalchemy import and_, func, select
+from sqlalchemy import String, and_, bindparam, func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.database import Database
@@ -96,6 +96,9 @@ CURRENT = and_(
     DatasetTerms.blocks == _BLOCKS,
     DatasetTerms.grants_version == Dataset.grants_version,
 )
+CHANGED = STATES.outerjoin(DatasetTerms, and_(CURRENT, DatasetTerms.key_id == bindparam("key_id", type_=String))).where(
+    DatasetTerms.dataset_id.is_(None)
+)
 
 
 def sign_due(db: Database, key: Signer, turn: Callable[[Sequence[str]], Iterable[str]] = iter) -> int:
@@ -108,9 +111,8 @@ def sign_due(db: Database, key: Signer, turn: Callable[[Sequence[str]], Iterable
         turn: of the data sets that are due, those to sign for now; by default all.
     """
     key_id = attestations.key_id(key.public_key())
-    due = STATES.outerjoin(DatasetTerms, and_(CURRENT, DatasetTerms.key_id == key_id))
-    with db.read() as session:
-        waiting = [row.id for row in session.execute(due.where(DatasetTerms.dataset_id.is_(None)))]
+    with db.quick_read() as connection:
+        waiting = list(connection.scalars(CHANGED, {"key_id": key_id}))
     signed = 0
     for dataset_id in turn(waiting):
         try:

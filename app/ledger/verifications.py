@@ -15,7 +15,7 @@ import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import or_, select
+from sqlalchemy import bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.database import Database
@@ -29,6 +29,19 @@ from core.ids import now, rfc3339
 logger = logging.getLogger(__name__)
 # A ledger that was found wrong is checked again soon: it stays closed until a check passes.
 AGAIN = timedelta(minutes=10)
+CHECKED_AT = LedgerCheck.checked_at.type
+DUE = (
+    select(Account.dataset_id, LedgerCheck.checked_at, LedgerCheck.requested_at)
+    .outerjoin(LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id)
+    .where(
+        or_(
+            LedgerCheck.checked_at.is_(None),
+            LedgerCheck.checked_at <= bindparam("last", type_=CHECKED_AT),
+            LedgerCheck.requested_at.is_not(None),
+            LedgerCheck.problem.is_not(None) & (LedgerCheck.checked_at <= bindparam("failed", type_=CHECKED_AT)),
+        )
+    )
+)
 
 
 def check_next(db: Database, heads: Heads, every: timedelta, replayed: dict[str, Replayed] | None = None) -> bool:
@@ -45,17 +58,8 @@ def check_next(db: Database, heads: Heads, every: timedelta, replayed: dict[str,
     for dataset_id in complete:
         with db.write() as session:
             request(session, dataset_id)
-    soon = LedgerCheck.problem.is_not(None) & (LedgerCheck.checked_at <= moment - min(AGAIN, every))
-    is_due = or_(
-        LedgerCheck.checked_at.is_(None),
-        LedgerCheck.checked_at <= moment - every,
-        LedgerCheck.requested_at.is_not(None),
-        soon,
-    )
-    columns = (Account.dataset_id, LedgerCheck.checked_at, LedgerCheck.requested_at)
-    due = select(*columns).outerjoin(LedgerCheck, LedgerCheck.dataset_id == Account.dataset_id).where(is_due)
-    with db.read() as session:
-        waiting = session.execute(due).all()
+    with db.quick_read() as connection:
+        waiting = connection.execute(DUE, {"last": moment - every, "failed": moment - min(AGAIN, every)}).all()
     if not waiting:
         return False
     since = {row.dataset_id: _due_since(row.checked_at, row.requested_at, every) for row in waiting}

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from sqlalchemy import func, select, update
+from sqlalchemy import and_, bindparam, case, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.database import Database
-from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
+from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker, table_of
 from app.ledger.block_accounts import held_on, read_by
 from app.lifecycle import learning, measures, study_states
 from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
@@ -44,6 +44,15 @@ from core.privacy.numerics import NumericsReport
 
 logger = logging.getLogger(__name__)
 Write = Callable[[Session, Job], None]
+BLOCKS = table_of(Block)
+UNDER = (BLOCKS.c.job_id == bindparam("job"), BLOCKS.c.salt == bindparam("under"))
+# The last step ever started under a salt, 0 if there is none; and if this very block was.
+IS_SAME = and_(BLOCKS.c.first_step == bindparam("first"), BLOCKS.c.last_step == bindparam("last"))
+STARTED = select(
+    func.coalesce(func.max(BLOCKS.c.last_step), 0), func.coalesce(func.max(case((IS_SAME, 1), else_=0)), 0)
+).where(*UNDER)
+DIGESTS = select(BLOCKS.c.digest).where(*UNDER, BLOCKS.c.last_step == bindparam("last"))
+RECORD_DIGEST = update(BLOCKS).where(*UNDER, BLOCKS.c.last_step == bindparam("last")).values(digest=bindparam("state"))
 
 
 class AttemptLog:
@@ -249,13 +258,15 @@ class AttemptLog:
             if self._is_stopping if self._waits else job.status in STOPPING:
                 return False
             salt = _segment_at(job, first_step).salt
-            under_salt = _started_under(session, job.id, salt)
-            new = max(0, last_step - max(under_salt, first_step - 1))
+            block = {"job": job.id, "under": salt, "first": first_step, "last": last_step}
+            started_under, is_recorded = session.execute(STARTED, block).one()
+            new = max(0, last_step - max(started_under, first_step - 1))
             if new and job.steps_started + new > covered_steps(session, job):
                 raise PrivacyError("this block would start more steps than the job's hold covers")
             if new:
                 job.steps_started += new
-            self._add_block(session, salt, first_step, last_step)
+            if not is_recorded:
+                self._add_block(session, salt, first_step, last_step)
             started = job.steps_started
         if self._mark is not None:
             self._note(self._mark.started(started, salt))
@@ -270,17 +281,15 @@ class AttemptLog:
         with self._lock, self.db.write(urgent=True) as session:
             job = self._fenced(session)
             salt = _segment_at(job, step).salt
-            if step == 0:
+            end = {"job": job.id, "under": salt, "last": step}
+            recorded = session.scalars(DIGESTS, end).all()
+            if step == 0 and not recorded:
                 self._add_block(session, salt, 0, 0)
-            blocks = session.scalars(
-                select(Block).where(Block.job_id == job.id, Block.salt == salt, Block.last_step == step)
-            ).all()
-            if not blocks:
+            elif not recorded:
                 raise PrivacyError("a digest without a started block")
-            for block in blocks:
-                if block.digest not in (None, digest):
-                    raise PrivacyError("a replay differs from the recorded digest, but continued under the same keys")
-                block.digest = digest
+            if any(earlier not in (None, digest) for earlier in recorded):
+                raise PrivacyError("a replay differs from the recorded digest, but continued under the same keys")
+            session.execute(RECORD_DIGEST, end | {"state": digest})
             if step > job.step:  # not while it repeats what callers have seen
                 self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
         if self._mark is not None and step > 0:  # on disk before the next block starts, or a result leaves
@@ -444,25 +453,9 @@ class AttemptLog:
             return job, blocks, [Number.model_validate(each, from_attributes=True) for each in metrics]
 
     def _add_block(self, session: Session, salt: str, first_step: int, last_step: int) -> None:
-        same = select(Block.id).where(
-            Block.job_id == self.held.job_id,
-            Block.salt == salt,
-            Block.first_step == first_step,
-            Block.last_step == last_step,
-        )
-        if session.scalar(same) is not None:
-            return
-        session.add(
-            Block(
-                job_id=self.held.job_id,
-                attempt=self.held.attempt,
-                salt=salt,
-                first_step=first_step,
-                last_step=last_step,
-                digest=None,
-            )
-        )
-        session.flush()
+        steps = {"first_step": first_step, "last_step": last_step}
+        row = {"job_id": self.held.job_id, "attempt": self.held.attempt, "salt": salt, "digest": None}
+        session.execute(insert(BLOCKS), row | steps)
 
 
 def _progress(session: Session, job: Job, step: int) -> None:
@@ -492,9 +485,3 @@ def _check_declared(mechanism: MechanismConfig, number: Number, parts: set[str],
 def _segment_at(job: Job, step: int) -> SaltedSteps:
     """Returns the segment whose salt keys `step`."""
     return max((each for each in job.segments if each.from_step <= step), key=lambda segment: segment.from_step)
-
-
-def _started_under(session: Session, job_id: str, salt: str) -> int:
-    """Returns the last step ever started under a salt; 0 if there is none."""
-    last = select(func.max(Block.last_step)).where(Block.job_id == job_id, Block.salt == salt)
-    return int(session.scalar(last) or 0)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Float, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, in_seconds
@@ -24,6 +24,17 @@ from core.errors import StaleAttempt
 from core.ids import whole_second
 
 LONGEST_BACKOFF_S = 60.0
+RENEW = (
+    update(Job)
+    .where(Job.id == bindparam("own_job"), Job.attempt == bindparam("own_attempt"), Job.status.in_(ACTIVE))
+    .values(
+        lease_until=in_seconds(bindparam("renewed_s", type_=Float(53))),
+        lease_clock=ClockName(),
+        ran_s=func.coalesce(bindparam("so_far_s", type_=Float(53)), Job.ran_s),
+    )
+    .returning(Job)
+    .execution_options(synchronize_session=False, populate_existing=True)
+)
 LAPSES = 10  # so many lapsed leases end a job where one crash would
 Gone = Literal["lost", "lapsed", "crashed"]
 
@@ -112,19 +123,11 @@ def fence(session: Session, own_claim: Claim, lease_s: float, ran_s: float | Non
     Raises:
         StaleAttempt: another attempt holds the job, or the job has ended. Nothing may be written.
     """
-    ran = {} if ran_s is None else {"ran_s": ran_s}
-    renewed = session.execute(
-        update(Job)
-        .where(Job.id == own_claim.job_id, Job.attempt == own_claim.attempt, Job.status.in_(ACTIVE))
-        .values(lease_until=in_seconds(lease_s), lease_clock=ClockName(), **ran)
-        .returning(Job.id),
-        execution_options={"synchronize_session": False},
-    ).scalar_one_or_none()
-    if renewed is None:
+    own = {"own_job": own_claim.job_id, "own_attempt": own_claim.attempt, "renewed_s": lease_s, "so_far_s": ran_s}
+    job = session.scalars(RENEW, own).one_or_none()
+    if job is None:
         raise StaleAttempt("another attempt holds this job, or it has ended")
-    return session.execute(
-        select(Job).where(Job.id == own_claim.job_id).execution_options(populate_existing=True)
-    ).scalar_one()
+    return job
 
 
 def end_attempt(session: Session, job: Job, status: str) -> None:

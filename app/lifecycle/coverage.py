@@ -7,11 +7,14 @@ every step is counted as the most expensive. If units take part in turn, each re
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.db.models import Block, Job
 from core.privacy.mechanism import MechanismConfig, TrainingMechanism
+
+# Of steps: block 0 is the first state's.
+SALTS = select(Block.salt).where(Block.job_id == bindparam("job"), Block.last_step > 0).distinct()
 
 
 def covered_steps(session: Session, job: Job) -> int:
@@ -32,6 +35,5 @@ def started_training(session: Session, job: Job, training: TrainingMechanism) ->
 
 def _segments(session: Session, job: Job) -> int:
     """Returns the number of salts under which steps were started, or may start."""
-    of_steps = select(Block.salt).where(Block.job_id == job.id, Block.last_step > 0)  # block 0 is the first state's
-    salts = set(session.scalars(of_steps.distinct()))
+    salts = set(session.scalars(SALTS, {"job": job.id}))
     return len(salts | {each.salt for each in job.segments})

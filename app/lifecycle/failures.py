@@ -26,6 +26,7 @@ TOLD = {
     "model-missing": "a file in the worker's models root: read before any record",
     "model-unfit": "the check of the model's layers on random records, before any record is read",
     "model-too-large": "a processor's memory, for the model and random records, before any record is read",
+    "data-too-large": "a processor's memory, for as many records as are declared, before any record is read",
     "storage": "a file of the job could not be written: its size is public, or follows from released, paid numbers",
     "time-limit": "a requested or configured limit, checked at whole seconds: the job's times show it already",
     "superseded": "the job's stored numerics are of an earlier release: read before any record",

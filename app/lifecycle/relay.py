@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from app import logs, tracing
 from app.audit import audit_chain, same_content
-from app.db.changes import Changes
+from app.db.changes import SELDOM_S, Changes
 from app.db.database import Database
 from app.db.models import Account, Job, Outbox, Prediction
 from app.egress import making
@@ -309,10 +309,11 @@ def main() -> None:
     # In separate threads: a slow receiver of webhooks or a large egress delays neither wake-ups nor certificates, and a
     # broker that is away does not delay the audit log.
     every, witnesses = timedelta(hours=settings.ledger_check_hours), configured(settings)
+    verify_next = partial(check_next, db, Heads.of(settings), every, {})
     threads = [
-        in_thread("audit", lambda: audit_chain.seal(db), stop, SEAL_S, Changes(db)),
-        in_thread("ledgers", partial(check_next, db, Heads.of(settings), every, {}), stop, CHECK_S, Changes(db)),
-        in_thread("alerts", lambda: alerts.announce_due(db), stop, ALERTS_S, Changes(db)),
+        in_thread("audit", lambda: audit_chain.seal(db), stop, SEAL_S, Changes(db, SELDOM_S)),
+        in_thread("ledgers", verify_next, stop, CHECK_S, Changes(db, SELDOM_S)),
+        in_thread("alerts", lambda: alerts.announce_due(db), stop, ALERTS_S, Changes(db, SELDOM_S)),
         *Deliverer.of(db, settings).start(stop),
     ]
     if witnesses:

@@ -60,6 +60,13 @@ IN_ORDER = (PRIORITY.desc(), Job.created_at, Job.id)  # of one key's jobs
 WAITS: ColumnElement[str] = literal_column("'queued'")
 NOTHING = Nothing()
 NO_SUCH_JOB = "there is no such job"
+COUNT_EVENT = (
+    update(Job)
+    .where(Job.id == bindparam("own_job"))
+    .values(events=Job.events + 1)
+    .returning(Job.events)
+    .execution_options(synchronize_session=False)
+)
 INSERT_EVENT, INSERT_DUE = insert(table_of(JobEvent)), insert(table_of(Outbox))
 # Only if there are webhooks at all; the relay decides which ones to call. A study's trials are not announced.
 ANNOUNCE = insert(table_of(WebhookEvent)).from_select(
@@ -98,10 +105,7 @@ def append_event(session: Session, job_id: str, kind: EventType, document: Docum
     Args:
         document: what the event says: a document of app.lifecycle.job_events.
     """
-    seq = session.execute(
-        update(Job).where(Job.id == job_id).values(events=Job.events + 1).returning(Job.events),
-        execution_options={"synchronize_session": False},
-    ).scalar_one()
+    seq = session.execute(COUNT_EVENT, {"own_job": job_id}).scalar_one()
     write_event(session, job_id, seq, kind, document)
 
 

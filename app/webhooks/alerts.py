@@ -109,18 +109,24 @@ def _half_full(model: type[Account] | type[SubAccount]) -> ColumnElement[bool]:
     )
 
 
+CAPS = (
+    select(Dataset, Account)
+    .join(Account, Account.dataset_id == Dataset.id)
+    .where(Account.joined_into.is_(None), _half_full(Account))
+)
+BUDGETS = (
+    select(Dataset, Account, SubAccount)
+    .join(Account, Account.dataset_id == Dataset.id)
+    .join(SubAccount, SubAccount.dataset_id == Account.dataset_id)
+    .where(Account.joined_into.is_(None), SubAccount.closed_at.is_(None), _half_full(SubAccount))
+)
+
+
 def _levels(session: Session) -> Iterator[Level]:
     """What is half full or more: caps of open ledgers, and budgets within them that keys still use."""
-    caps = select(Dataset, Account).join(Account, Account.dataset_id == Dataset.id)
-    for dataset, account in session.execute(caps.where(Account.joined_into.is_(None), _half_full(Account))):
+    for dataset, account in session.execute(CAPS):
         yield from _parts(dataset, account, None, account)
-    budgets = (
-        select(Dataset, Account, SubAccount)
-        .join(Account, Account.dataset_id == Dataset.id)
-        .join(SubAccount, SubAccount.dataset_id == Account.dataset_id)
-        .where(Account.joined_into.is_(None), SubAccount.closed_at.is_(None), _half_full(SubAccount))
-    )
-    for dataset, account, budget in session.execute(budgets):
+    for dataset, account, budget in session.execute(BUDGETS):
         yield from _parts(dataset, account, budget, budget)
 
 

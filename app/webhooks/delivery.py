@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from app.audit import record as audit
 from app.chain import canonical_json
-from app.db.changes import Changes
+from app.db.changes import SELDOM_S, Changes
 from app.db.clock import now_there
 from app.db.database import Database
 from app.db.models import Job, JobEvent, Webhook, WebhookDelivery, WebhookEvent
@@ -72,7 +72,7 @@ class Deliverer:
         self.db, self.keys, self.addresses, self.tls = db, keys, addresses, tls
         self._busy: set[str] = set()  # keys: one key's slow receivers occupy one thread, not all
         self._lock = threading.Lock()
-        self._changes, self._nothing = Changes(db), False
+        self._changes, self._nothing = Changes(db, SELDOM_S), False
         self._look_at = 0.0
         self._forget_at = now()
 
@@ -85,7 +85,7 @@ class Deliverer:
     def start(self, stop: threading.Event) -> list[threading.Thread]:
         """Starts the threads; they end after `stop` is set."""
         senders = [in_thread(f"webhooks-{i}", self._look, stop, POLL_S) for i in range(THREADS)]
-        return [in_thread("webhooks", self.fan_out, stop, POLL_S, Changes(self.db)), *senders]
+        return [in_thread("webhooks", self.fan_out, stop, POLL_S, Changes(self.db, SELDOM_S)), *senders]
 
     def fan_out(self) -> int:
         """Turns waiting events into deliveries; returns the number of events."""

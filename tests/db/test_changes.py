@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_a_look_is_due_after_each_commit(db: Database, watch: Changes) -> None:
 def test_a_look_is_due_by_the_clock_too(db: Database, watch: Changes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "LONGEST_S", 0.0)
     assert watch.due() and watch.due()
+
+
+def test_each_loop_has_a_clock_of_its_own(db: Database, watch: Changes) -> None:
+    always = db.engine.dialect.name == "postgresql"
+    with closing(Changes(db, 0.0)) as hasty:
+        assert hasty.due() and hasty.due()
+    assert watch.due()
+    assert watch.due() == always
 
 
 def test_a_look_that_is_being_made_is_not_closed(tmp_path: Path) -> None:

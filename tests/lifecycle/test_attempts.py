@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
 from app.db.database import Database
 from app.db.models import Account, Attempt, Job, Metric
@@ -430,3 +431,26 @@ def test_scores_on_the_training_account_are_posted_with_the_steps(db: Database, 
     with db.write() as session:
         charge = settlement_of(session, session.get_one(Job, job_id), "cancelled").charge
     assert charge is not None and charge.holdout == 0 and charge.train == pytest.approx((whole + cost) / 2, rel=1e-6)
+
+
+def test_a_block_costs_eight_statements(db: Database, submit: Submit) -> None:
+    """Tiny jobs are mostly these: one names the job and renews its lease, and reads it too."""
+    log = claimed(db, submit())
+    said: list[str] = []
+    count = partial(_note, said)
+    event.listen(db.engine, "before_cursor_execute", count)
+    try:
+        assert log.start_block(1, 2)
+        log.record_digest(2, DIGEST)
+    finally:
+        event.remove(db.engine, "before_cursor_execute", count)
+    own = [statement.split()[0] for statement in said if not statement.startswith("BEGIN")]
+    news = ["INSERT", "UPDATE", "UPDATE"]  # of the step, which a service writes once a second
+    assert sorted(own) == sorted(
+        ["UPDATE", "SELECT", "SELECT", "INSERT", "UPDATE", "UPDATE", "SELECT", "UPDATE", *news]
+    )
+    assert sum("lease_until" in statement for statement in said) == 2
+
+
+def _note(said: list[str], _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    said.append(statement)

@@ -15,10 +15,11 @@ import torch
 from core.contracts.devices import Device, kind_for, needs_gpu
 from core.contracts.runtime import Runtime
 from tests.by_night import but
-from tests.worker.support import Supervisor, dense, run_thread, spec, start_of, stored_part
+from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt import device_survey, part_loading, prepare
 from worker.attempt.child import visible_to
 from worker.attempt.device_survey import DevicesError, chosen, divided, driver_version, found, processor, visible
+from worker.attempt.fork_server import ForkServer
 from worker.data.ranks import ALONE
 from worker.messages import BlockStart, Failed, Finished, Ready
 from worker.training import self_test
@@ -31,6 +32,7 @@ GPUS = tuple(
 )
 SHAPE = {"records_train": 80, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}
 MLP = {"kind": "mlp", "hidden": [8]}
+LIMIT_BYTES = 600 * 2**20
 
 
 @pytest.mark.parametrize(
@@ -284,3 +286,24 @@ def test_a_gpus_memory_has_no_public_code(monkeypatch: pytest.MonkeyPatch) -> No
     message = Supervisor(start_of(spec(model=MLP), SHAPE)).message()
     with pytest.raises(torch.OutOfMemoryError):
         prepare.agreed_plan(message, torch.device("meta"), ALONE)
+
+
+@pytest.mark.parametrize(("declared", "code"), [(80_000, "data-too-large"), (80, None)])
+def test_more_declared_records_than_an_attempt_holds_have_a_public_code(
+    tmp_path: Path, declared: int, code: str | None
+) -> None:
+    """The kernel refuses the memory, before the part is opened: it is not even there."""
+    x, y = dense(80, 784, 3)
+    parts = {"train": stored_part(tmp_path / "train.npz", x, y)}
+    shape = SHAPE | {"records_train": declared, "records_holdout": 0, "features": 784}
+    job = spec(model=MLP, evaluation=None, sampling={"kind": "poisson", "expected_batch_size": 8})
+    if code is not None:
+        Path(parts["train"]["path"]).unlink()
+    supervisor = Supervisor(start_of(job, shape, parts=parts, output_dir=tmp_path))
+    limited = ForkServer(LIMIT_BYTES)
+    try:
+        ended = run_child(supervisor, limited)
+    finally:
+        limited.close()
+    assert getattr(ended.last, "code", None) == code, ended
+    assert bool(supervisor.of(Ready)) == (code is None)

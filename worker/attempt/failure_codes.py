@@ -28,6 +28,10 @@ class TooLargeError(Exception):
     """The model and passes over random public records need more memory than an attempt's process has."""
 
 
+class DataTooLargeError(Exception):
+    """The declared records need more memory than an attempt's process has."""
+
+
 class StorageFailed(Exception):
     """The job's files could not be written."""
 
@@ -45,6 +49,7 @@ CODES: dict[type[BaseException], FailureCode] = {
     DeviceFailed: "device",
     self_test.NumericsError: "numerics",
     TooLargeError: "model-too-large",
+    DataTooLargeError: "data-too-large",
 }
 
 

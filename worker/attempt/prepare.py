@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 
 from core.contracts.job_spec import LinearModel
 from core.privacy.numerics import NumericsReport, SelfTest, fewer_rows
 from worker.attempt import code_release, device_survey
-from worker.attempt.failure_codes import DeviceFailed, TooLargeError, failure_code
+from worker.attempt.failure_codes import DataTooLargeError, DeviceFailed, TooLargeError, failure_code
 from worker.attempt.means import read_mean
 from worker.data.ranks import Ranks
 from worker.messages import Start
@@ -42,6 +43,7 @@ def agreed_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan,
         NumericsError: a rank found something else, before anything private ran.
         TooLargeError: a processor's memory does not suffice. What is computed is public, and so is the process's limit;
             a GPU's memory may be short for what else runs there.
+        DataTooLargeError: it does not suffice for as many records as are declared.
     """
     try:
         fitting = fitting_plan(start, device, ranks)
@@ -50,11 +52,25 @@ def agreed_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan,
             raise TooLargeError from None
         raise
     plan, tested, fitted = fitting
+    _require_room(plan.loaded_bytes)
     if ranks.size > 1:
         digest = hashlib.sha256(f"{tested}/{fitted}/".encode() + self_test.fingerprint(plan)).digest()
         if not ranks.agree(digest):
             raise self_test.NumericsError("the ranks of this attempt compute different numbers")
     return fitting
+
+
+def _require_room(loaded_bytes: int) -> None:
+    """Asks for the memory that as many records take as are declared, and gives it back untouched. Where a cgroup counts
+    pages it is granted, and the kernel ends the process later.
+
+    Raises:
+        DataTooLargeError: the process's limit does not allow it.
+    """
+    try:
+        np.empty(loaded_bytes, dtype=np.uint8)
+    except MemoryError:
+        raise DataTooLargeError from None
 
 
 def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan, SelfTest, int | None]:

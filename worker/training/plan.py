@@ -213,6 +213,12 @@ class Plan:
         """
         return in_memory(self._most_records, self._record_bytes)
 
+    @property
+    def loaded_bytes(self) -> int:
+        """What the declared records take in memory; 0 where they stay on disk, or their size is not public."""
+        varies = self.sparse or self._record_bytes != record_bytes(self.model.features, sparse=False, rating=False)
+        return 0 if varies or not self.in_memory else self._most_records * self._record_bytes
+
     def exceeds(self, cache_bytes: int) -> bool:
         """True if the data set's parts may be larger than a cache, by the same public sizes as `in_memory`."""
         return self._most_records * self._record_bytes > cache_bytes
