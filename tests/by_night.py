@@ -31,6 +31,7 @@ SWEEPS = {
     "tests/worker/test_bound.py::test_one_record_changes_a_clipped_sum_by_at_most_c": 2,
     "tests/worker/test_bound.py::test_one_record_changes_a_score_s_sums_by_at_most_their_sensitivity": 5,
     "tests/worker/test_bound.py::test_one_unit_changes_a_clipped_sum_by_at_most_c": 3,
+    "tests/worker/test_checkpoints.py::test_a_killed_job_ends_with_the_same_model": 3,
     "tests/worker/test_meta.py::test_clipped_sums": 3,
     "tests/worker/test_next_item.py::test_an_attempt_from_stored_parts_to_the_model": 3,
     "tests/worker/test_noise_statistics.py::test_tails_beyond_six_deviations_have_their_shape": 3,
