@@ -1,34 +1,38 @@
-"""What `make test` leaves to `make nightly-services`: the rest of a sweep, and most tests on PostgreSQL.
+"""What `make test` leaves to `make nightly-services`: most of a product, the rest of a sweep, most on PostgreSQL.
 
-A sweep says so where it stands (`but`) or, if every n-th case stands for the others, in SWEEPS.
+A test with several parameters is a product. Of a large one, cases run by day until they cover each pair of values (of
+two parameters: each value). Its other cases run by night, unless the test is marked `every_case`, as its cases are
+facts of their own: refusals, hostile input, planted faults.
+
+A sweep over one parameter says so where it stands (`but`) or, if every n-th case stands for the others, in SWEEPS.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import pytest
 
 from tests.conftest import BACKINGS
 
-# Of these, every n-th case runs by day. The n of a sweep over two things shares no factor with the inner one's size:
-# each value of both then runs.
+# Products with more cases are covered: of two parameters, and of more.
+MOST_OF_TWO, MOST_OF_MORE = 12, 8
+Row = tuple[str, ...]  # a case's values of the parameters that vary, by their ids
+
+# Of these, every n-th case runs by day.
 SWEEPS = {
     "tests/hf/test_norms.py::test_clipped_sums_are_those_of_autograd_record_by_record": 2,
     "tests/hf/test_families.py::test_clipped_sums_are_those_of_autograd_record_by_record": 2,
     "tests/lifecycle/test_auditor.py::test_a_worker_that_left_the_mechanism_is_found": 3,
-    "tests/worker/test_bookkeeping.py::test_no_record_changes_the_sum_by_more_than_c": 3,
-    "tests/worker/test_bookkeeping.py::test_the_sum_is_that_of_gradients_clipped_one_at_a_time": 3,
     "tests/worker/test_bound.py::test_one_record_changes_a_clipped_sum_by_at_most_c": 2,
     "tests/worker/test_bound.py::test_one_record_changes_a_score_s_sums_by_at_most_their_sensitivity": 5,
     "tests/worker/test_bound.py::test_one_unit_changes_a_clipped_sum_by_at_most_c": 3,
-    "tests/worker/test_float32_sums.py::test_one_record_changes_a_network_s_sum_by_at_most_c": 2,
-    "tests/worker/test_formed_sums.py::test_one_record_changes_the_sum_by_at_most_c": 2,
+    "tests/worker/test_checkpoints.py::test_a_killed_job_ends_with_the_same_model": 3,
     "tests/worker/test_meta.py::test_clipped_sums": 3,
-    "tests/worker/test_meta.py::test_updates": 3,
-    "tests/worker/test_native_steps.py::test_clip_factors": 5,
     "tests/worker/test_next_item.py::test_an_attempt_from_stored_parts_to_the_model": 3,
     "tests/worker/test_noise_statistics.py::test_tails_beyond_six_deviations_have_their_shape": 3,
     "tests/worker/test_preconditioned.py::test_a_replay_is_the_same_bit_for_bit_and_free": 4,
@@ -87,22 +91,105 @@ def _by_night(value: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
-def mark(items: Iterable[pytest.Item]) -> None:
-    """Marks what SWEEPS and ON_POSTGRES_BY_DAY leave to the night."""
-    cases: Counter[str] = Counter()
+@dataclass(frozen=True)
+class Product:
+    """A test with several parameters, of whose cases some run by day."""
+
+    cases: list[pytest.Item]
+    rows: list[Row]
+    by_day: list[int]
+
+
+COVERED = pytest.StashKey[dict[str, Product]]()  # of the run's configuration
+
+
+def mark(items: Iterable[pytest.Item]) -> dict[str, Product]:
+    """Marks what is left to the night: by SWEEPS and ON_POSTGRES_BY_DAY, then what a product's cover does not need.
+
+    Each database has its own cover, as faults of one do not show on the other.
+    """
+    counts: Counter[str] = Counter()
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        sweep = item.nodeid.partition("[")[0]
-        every = SWEEPS.get(sweep, 1)
-        if cases[sweep] % every or _only_on_postgres_by_night(item):
+        name, on_postgres = item.nodeid.partition("[")[0], _on_postgres(item)
+        if counts[name] % SWEEPS.get(name, 1) or (on_postgres and _only_on_postgres_by_night(item)):
             item.add_marker(pytest.mark.nightly)
-        cases[sweep] += 1
+        if not {"nightly", "every_case"} & {marker.name for marker in item.iter_markers()}:
+            cases[f"{name} on PostgreSQL" if on_postgres else name].append(item)
+        counts[name] += 1
+    products = {name: product for name in cases if (product := _product(cases[name])) is not None}
+    for product in products.values():
+        for n in {*range(len(product.cases))}.difference(product.by_day):
+            product.cases[n].add_marker(pytest.mark.nightly)
+    return products
+
+
+def _product(cases: list[pytest.Item]) -> Product | None:
+    """One that is large enough to be covered."""
+    rows = rows_of([ids(item) for item in cases])
+    return Product(cases, rows, cover(rows)) if rows and len(rows) > most(rows) else None
+
+
+def ids(item: pytest.Item) -> Row:
+    """A case's id of each parameter, or of each set of parameters that are given together."""
+    case = getattr(item, "callspec", None)
+    return () if case is None else tuple(map(str, case._idlist))
+
+
+def rows_of(cases: Sequence[Row]) -> list[Row]:
+    """The cases of a product by the parameters that vary; nothing unless there are two of these.
+
+    >>> rows_of([("sqlite", "1", "a"), ("sqlite", "2", "a"), ("sqlite", "1", "b"), ("sqlite", "2", "b")])
+    [('1', 'a'), ('2', 'a'), ('1', 'b'), ('2', 'b')]
+    >>> rows_of([("sqlite", "1"), ("sqlite", "2")])
+    []
+    """
+    if len({len(case) for case in cases}) != 1:
+        return []
+    columns = [column for column in zip(*cases, strict=True) if len(set(column)) > 1]
+    return list(zip(*columns, strict=True)) if len(columns) > 1 else []
+
+
+def most(rows: Sequence[Row]) -> int:
+    """So many cases run by day without a choice."""
+    return MOST_OF_TWO if len(rows[0]) == 2 else MOST_OF_MORE
+
+
+def goals(row: Row) -> set[tuple[tuple[int, ...], Row]]:
+    """What a case covers: its pairs of values, or each of its values if it has only two."""
+    size = min(2, len(row) - 1)
+    return {(places, tuple(row[n] for n in places)) for places in combinations(range(len(row)), size)}
+
+
+def cover(rows: Sequence[Row]) -> list[int]:
+    """Chooses cases that together cover what all cover: the most at a time, and rare values first.
+
+    >>> cover([("1", "a"), ("1", "b"), ("2", "a"), ("2", "b")])
+    [0, 3]
+    """
+    covered = [goals(row) for row in rows]
+    missing = set().union(*covered)
+    uses: Counter[tuple[int, str]] = Counter()
+    chosen: list[int] = []
+
+    def gain(n: int) -> tuple[int, int, int]:
+        return len(covered[n] & missing), -sum(uses[value] for value in enumerate(rows[n])), -n
+
+    while missing:
+        best = max(range(len(rows)), key=gain)
+        missing -= covered[best]
+        uses.update(enumerate(rows[best]))
+        chosen.append(best)
+    return sorted(chosen)
+
+
+def _on_postgres(item: pytest.Item) -> bool:
+    case = getattr(item, "callspec", None)
+    return case is not None and "postgres" in (case.params.get("backing"), case.params.get("database_url"))
 
 
 def _only_on_postgres_by_night(item: pytest.Item) -> bool:
-    case = getattr(item, "callspec", None)
-    on_postgres = case is not None and "postgres" in (case.params.get("backing"), case.params.get("database_url"))
-    here = item.nodeid.startswith(ON_POSTGRES_BY_DAY) and not item.nodeid.startswith(OF_CERTIFICATES)
-    return on_postgres and not here
+    return not item.nodeid.startswith(ON_POSTGRES_BY_DAY) or item.nodeid.startswith(OF_CERTIFICATES)
 
 
 # For what does not differ by backing: the fixture `backing`, on PostgreSQL by night.

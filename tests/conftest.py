@@ -76,7 +76,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     from tests import by_night  # which imports this module
 
-    by_night.mark(items)  # before `-m` looks at the marks
+    config.stash[by_night.COVERED] = by_night.mark(items)  # before `-m` looks at the marks
     seed = config.getoption("shuffle")
     if seed is not None:  # before pytest puts together what shares a fixture's parameter
         items.sort(key=partial(spread.shuffled, seed))

@@ -64,6 +64,7 @@ class Client:
 POSTS = ["/v1/quotes", "/v1/jobs", "/v1/datasets", "/v1/keys", "/v1/webhooks", "/v1/nowhere"]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("path", POSTS)
 @pytest.mark.parametrize("token", [None, "unknown", "revoked"])
 def test_the_key_comes_before_the_body(shared_world: World, path: str, token: str | None) -> None:

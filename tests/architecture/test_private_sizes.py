@@ -311,6 +311,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("header", ["def f(x, y):", "async def f(x, y):"])
 def test_wrong_code_is_found(name: str, header: str) -> None:

@@ -15,7 +15,6 @@ from app.budgets.schemas import BudgetSetting
 from app.jobs.labels import JobLabels, edit
 from app.ledger.transparency.heads import Heads
 from core.contracts.job_spec import JobSpec
-from tests.by_night import but
 from tests.dashboard.conftest import PATIENCE_MS
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_browser import CONTRAST
@@ -125,18 +124,19 @@ def test_axe_finds_nothing_where_there_is_nothing(open_page: Open, whole: Whole,
     assert findings(page) == []
 
 
-def look_at_docs(page: Any, *, by_night: bool) -> None:
-    """The API's documentation with a "Try it out" open; by night also as it opens, which has less, and by contrasts."""
+def look_at_docs(page: Any) -> None:
+    """The API's documentation as it opens, and with a "Try it out" open."""
     page.locator(".opblock").last.wait_for()
-    as_it_opens = findings(page) if by_night else []
+    as_it_opens = findings(page)
     page.locator("#operations-jobs-quote_job .opblock-summary-control").press("Enter")
     page.get_by_role("button", name="Try it out").press("Enter")
     page.get_by_role("textbox", name="Request body").wait_for()
-    assert (as_it_opens, findings(page, contrast=by_night)) == ([], [])
+    assert (as_it_opens, findings(page)) == ([], [])
     assert page.url.endswith("/docs#/jobs/quote_job"), "the address leads to what is open"
 
 
-@pytest.mark.parametrize(("width", "scheme"), but(SCREENS + REST, lambda each: each == (1440, "light")))
+@pytest.mark.nightly  # by day its document: tests/contract; the page is a vendored one
+@pytest.mark.parametrize(("width", "scheme"), SCREENS + REST)
 def test_axe_finds_nothing_in_the_api_s_documentation(open_page: Open, whole: Whole, width: int, scheme: str) -> None:
     page = open_page("/docs", whole[0].admin, color_scheme=scheme, viewport={"width": width, "height": 900})
-    look_at_docs(page, by_night=(width, scheme) != SCREENS[0])
+    look_at_docs(page)

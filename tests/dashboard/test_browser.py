@@ -125,6 +125,7 @@ def test_progress_moves_without_a_reload_and_leaves_an_open_dialog_alone(open_pa
     assert download.value.suggested_filename == f"certificate-{job_id}.json"
 
 
+@pytest.mark.nightly  # by day progress on an open page, above; lists in test_lists.py
 def test_a_new_job_appears_on_top_and_a_score_on_the_curve(open_page: Open, whole: Whole) -> None:
     scene, ids = whole
     page = open_page("/dashboard", scene.analyst)
@@ -172,6 +173,7 @@ def test_a_person_cancels_a_job(open_page: Open, whole: Whole) -> None:
         assert session.get_one(Job, job_id).status == "cancelled"
 
 
+@pytest.mark.nightly  # by day tests/webhooks, and the pages by tests/dashboard/test_pages.py
 def test_a_person_adds_tests_disables_and_deletes_a_webhook(open_page: Open, whole: Whole) -> None:
     scene, _ids = whole
     page = open_page("/dashboard/webhooks", scene.key("analyst"), viewport={"width": 375, "height": 800})
@@ -259,6 +261,7 @@ def test_filters_apply_on_change_and_the_keyboard_reaches_the_content(open_page:
     page.wait_for_url("**/dashboard/login")
 
 
+@pytest.mark.nightly  # by day each page is looked at in one of both schemes
 def test_the_colours_are_chosen_and_remembered(open_page: Open, whole: Whole) -> None:
     scene, ids = whole
     page = open_page(f"/dashboard/jobs/{ids.succeeded}", scene.analyst, color_scheme="light")

@@ -216,6 +216,7 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     page.context.close()
 
 
+@pytest.mark.nightly  # by day the same addresses without a browser: test_compare.py
 def test_a_person_searches_chooses_and_compares(open_page: Open, whole: Whole) -> None:
     scene, _ids = whole
     page = open_page("/dashboard", scene.analyst, viewport={"width": 768, "height": 900})

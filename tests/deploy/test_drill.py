@@ -166,6 +166,7 @@ for some in obstore.list(source):
 """
 
 
+@pytest.mark.nightly  # by day drills without buckets; buckets in tests/system/test_parts.py
 def test_with_buckets(folder: Path, s3_server: servers.S3, s3_bucket: str) -> None:
     """The database and the bucket of data sets are set back; the bucket of heads is not. `aws` is a stand-in."""
     stores = {

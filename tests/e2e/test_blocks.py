@@ -79,6 +79,7 @@ def test_a_job_on_two_blocks_pays_on_both_and_is_certified(service: Service, tmp
     assert verified(forged, tmp_path, key).returncode == 1
 
 
+@pytest.mark.nightly  # by day some of three blocks: test_three_months_of_people_who_return
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_a_job_on_one_block_spends_nothing_elsewhere(service: Service, tmp_path: Path) -> None:
     dataset, block = grown(service, "one-of-two", tmp_path)

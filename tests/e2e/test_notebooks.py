@@ -29,6 +29,7 @@ def test_a_notebook_runs(
         assert said.count("pilot  η") == 4 and "released_by='noisy_count'" in said
 
 
+@pytest.mark.nightly  # by day its stored outputs, below; such a module: test_own_graph.py
 @pytest.mark.slow
 def test_the_notebook_of_an_own_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a service of its own: another notebook registers the same digits, which would be a second budget."""
@@ -52,6 +53,7 @@ def run(name: str, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return "".join(output.get("text", "") for cell in book.cells for output in cell.get("outputs", []))
 
 
+@pytest.mark.nightly  # by day its stored outputs, below; the engine in tests/engine
 @pytest.mark.slow
 def test_the_engine_s_notebook_runs_without_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("SCRIMP_URL", "SCRIMP_KEY", "IPYTHONDIR"):

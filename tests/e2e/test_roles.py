@@ -26,6 +26,7 @@ def test_on_the_command_line(served: Callable[[str], Service], admin: Key, tmp_p
     assert [each.role for each in walks] == ["operator", "owner", "analyst", "auditor"]
 
 
+@pytest.mark.nightly  # by day by REST and commands, above; pages in tests/dashboard/test_flows.py
 @pytest.mark.browser
 def test_in_the_browser(served: Callable[[str], Service], admin: Key, tmp_path: Path) -> None:
     with pages(f"http://127.0.0.1:{served('sqlite').port}") as page_of:

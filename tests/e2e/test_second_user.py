@@ -49,6 +49,7 @@ def attempts(service: Service) -> list[tuple[int, int]]:
     return seen
 
 
+@pytest.mark.nightly  # by day features, below, and tests/worker/test_second_user.py
 @pytest.mark.slow
 def test_jobs_of_a_second_user(service: Service, tmp_path: Path) -> None:
     until(lambda: service.get("/readyz")["checks"]["attempts"] == "ok")

@@ -208,6 +208,7 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.nightly  # by day tests/worker/test_correlated.py and test_checkpoints.py; a kill of all, below
 @pytest.mark.parametrize("name", but(MECHANISMS, lambda name: name == "correlated"))
 @ON_SQLITE
 def test_a_killed_attempt_of_another_mechanism(service: Service, tmp_path: Path, name: str) -> None:
@@ -284,6 +285,7 @@ def runs(job: dict[str, Any], attempt: int) -> bool:
     return job["status"] == "running" and len(job["attempts"]) == attempt and job["progress"]["step"] > 0
 
 
+@pytest.mark.nightly  # by day tests/lifecycle/test_checkpoints.py, in an attempt
 @ON_SQLITE_BY_DAY
 def test_a_paused_job_keeps_its_hold_and_goes_on_free(service: Service, tmp_path: Path) -> None:
     dataset = register(service, "paused", tmp_path)

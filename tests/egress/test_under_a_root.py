@@ -122,6 +122,7 @@ def read(request: pytest.FixtureRequest, files: Files) -> Read:
     return lambda *more: how(*words, *more)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("start", "until", "problem"),
     [

@@ -84,6 +84,7 @@ def test_contents_are_those_of_each_record(way: str, of: type, count: int, longe
     assert found.tobytes() == b"".join(expected)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("order", "lengths", "of"),
     [

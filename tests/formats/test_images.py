@@ -167,6 +167,7 @@ BAD = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("archived", [tar, zipped])
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_no_image_of_the_declared_shape_is_counted(

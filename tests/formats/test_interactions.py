@@ -120,6 +120,7 @@ CELLS: list[tuple[str, tuple[str, str, Any], str]] = [
 ]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("row", "said"), [case[1:] for case in CELLS], ids=[case[0] for case in CELLS])
 @pytest.mark.parametrize("unknown", ["refuse", "drop"])
 def test_cells_that_can_not_be_used(tmp_path: Path, row: tuple[str, str, Any], said: str, unknown: str) -> None:

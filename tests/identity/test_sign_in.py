@@ -361,6 +361,7 @@ BAD = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("endpoint", ["token_endpoint", "jwks_uri"])
 @pytest.mark.parametrize("name", BAD)
 def test_a_provider_that_answers_badly_holds_nobody(

@@ -1,4 +1,4 @@
-"""Eight processes on one database, on both back ends; a hold that reads and then writes is found by the same check."""
+"""Eight processes on one database, by day on PostgreSQL; the check finds a hold that reads and then writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY_DAY, BY_NIGHT = (range(1, 2), 6), (range(2, 10), races.OPERATIONS)  # histori
 
 @pytest.mark.parametrize(
     ("backing", "which"),
-    but(((on, which) for which in (BY_DAY, BY_NIGHT) for on in BACKINGS), lambda each: each[1] is BY_DAY),
+    but(((on, which) for which in (BY_DAY, BY_NIGHT) for on in BACKINGS), lambda case: case == ("postgres", BY_DAY)),
 )
 def test_what_eight_processes_did_is_what_a_serial_model_did(home: Home, which: tuple[range, int]) -> None:
     numbers, operations = which

@@ -235,7 +235,7 @@ def main() -> int:
     if not asked.report_only:
         with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as name:
             home = runs.Home.made(ROOT, Path(name))
-            known = Known(CACHE / "tests.json", ROOT, modules())
+            known = Known(CACHE / "tests.json", ROOT, [*modules(), "tests/by_night.py"])  # which cases run by day
             chosen = asked.tests or test_files()
             for files in batches(known.missing(chosen), 6):
                 measure(known, home, files)

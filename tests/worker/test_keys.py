@@ -306,6 +306,7 @@ def test_the_key_of_a_checkpoint_is_of_the_secret_and_the_salt_and_no_attempt_ha
     assert key().hex() not in sent().values()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("purpose", PURPOSES)
 @pytest.mark.parametrize("mutant", ["constant", "of the salt alone", "of the secret alone", "another purpose's"])
 def test_a_key_of_something_else_is_found(purpose: Purpose, mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:

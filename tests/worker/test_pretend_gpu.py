@@ -48,9 +48,10 @@ def run(libraries: list[Path], *command: str) -> str:
 
 @pytest.mark.parametrize("left_out", but([BY_NIGHT, "nothing"], lambda left_out: left_out == BY_NIGHT))
 def test_what_needs_a_gpu_passes_on_a_pretended_one(libraries: list[Path], left_out: str) -> None:
+    marked = "gpu and not nightly" if left_out == BY_NIGHT else "gpu"
     chosen = " and ".join(f"not {name}" for name in (*NOT_THERE, left_out))
     plugins = ("-p", "tests.pretend_gpu.plugin", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:cacheprovider")
-    printed = run(libraries, "-m", "pytest", *plugins, "-q", "-m", "gpu", "-k", chosen, *FILES)
+    printed = run(libraries, "-m", "pytest", *plugins, "-q", "-m", marked, "-k", chosen, *FILES)
     summary = re.search(r"^(\d+) passed(.*)$", printed, re.MULTILINE)
     assert summary and int(summary[1]) >= 11 and "failed" not in summary[2] and "error" not in summary[2], printed
     assert "equal indices" in printed and "at worker/noise" not in printed, printed
