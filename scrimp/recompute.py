@@ -32,6 +32,7 @@ from contextlib import suppress
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 Json = Mapping[str, Any]
@@ -39,6 +40,9 @@ Json = Mapping[str, Any]
 DEFAULT_GRID = 1e-4
 ROUNDING = 1e-6  # absolute, on ε
 PROFILE_TOLERANCE = 1e-4  # of a profile's figures, absolute up to 1: two grids' rounding
+MOST_RUNS = 100  # of a selection
+# Orders of Rényi divergences: the service's.
+RENYI_ORDERS = (*(1.0 + x / 10.0 for x in range(1, 100)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0)
 LARGEST_COUNT, LARGEST_RECORDS = 10**15, 10**10  # of events, and of units in a truncated sample
 TYPES = (
     "application/vnd.in-toto+json",
@@ -160,6 +164,7 @@ def check_body(body: Json) -> list[str]:
         if tree is not None and tree["events"]:
             figures[account] = epsilon_of(tree, delta, grid)
             name = "exact Gaussian" if gaussian_sigma(tree) else f"PLD, grid {grid:g}"
+            name = "Rényi, best order" if selected(tree, delta) is not None else name
             print(f"{account:<10} ε = {figures[account]:.6f} at δ = {delta:g} ({name}; {describe(tree)})")
     # Training part and hold-out are disjoint: the two compose in parallel, and the larger is the job's ε.
     recomputed = max(figures.values(), default=0.0)
@@ -187,9 +192,11 @@ def check_profile(body: Json) -> list[str]:
     printed = {each["delta"]: each["epsilon"] for each in profile["epsilons"]}
     rates = {each["false_positive"]: each["true_positive"] for each in profile["attacks"]}
     try:
+        if any(selected(tree, 0.5) is not None for tree in trees):
+            raise ImportError("no distribution of the losses of a selection is known")
         from scrimp.privacy_loss import Curve
-    except ImportError:
-        print("profile    ε alone is checked: an attacker's figures need the client")
+    except ImportError as error:
+        print(f"profile    ε alone is checked: {error}")
         figures = {
             delta: max((epsilon_of(tree, delta, DEFAULT_GRID) for tree in trees), default=0.0) for delta in printed
         }
@@ -375,14 +382,21 @@ def expected_tree(mechanism: Json, account: str) -> Json:
     trees = [training_sums()] if account == "train" else []
     first = (mechanism.get(name) for name in ("frequencies", "mean")) if account == "train" else ()
     trees += [sums(1.0, 1.0 / release["noise_mu"], 1) for release in first if release]
-    releases = [r for r in mechanism["releases"] if r.get("account", "train") == account]
-    trees += [sums(1.0, 1.0 / r["noise_mu"], r.get("times", 1)) for r in releases]
+    scores = [r for r in mechanism["releases"] if r.get("account", "train") == account]
+    trees += [sums(1.0, 1.0 / r["noise_mu"], r.get("times", 1)) for r in scores]
+    selection = mechanism.get("selection")
+    if selection and trees:
+        run = {"kind": "composed", "events": trees}
+        trees = [{"kind": "best_of", "weights": selection["weights"], "event": run}]
     return {"kind": "composed", "events": trees}
 
 
 def epsilon_of(tree: Json, delta: float, grid: float) -> float:
     """Exact if every event is a plain Gaussian, otherwise by a pessimistic privacy loss distribution: that of the
     client, which needs numpy, or where this file was copied alone that of dp_accounting."""
+    best = selected(tree, delta)
+    if best is not None:
+        return best
     with suppress(ImportError):
         from scrimp import privacy_loss
 
@@ -456,17 +470,19 @@ def chance_of_a_full_batch(records: int, largest_batch: int, rate: float) -> flo
 class Leaf(NamedTuple):
     """One noisy sum over a Poisson sample of rate q; q = 1 takes every unit.
 
-    `full`: of a truncated sample, the chance of a full batch.
+    `full`: of a truncated sample, the chance of a full batch. `runs`: the weights of the best of K runs,
+    each of this noise.
     """
 
     sample_rate: float
     noise_multiplier: float
     full: float = 0.0
+    runs: tuple[int, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """True if nothing is sampled."""
-        return self.sample_rate == 1.0 and self.full == 0.0
+        return self.sample_rate == 1.0 and self.full == 0.0 and not self.runs
 
 
 def leaves(tree: Json) -> Counter[Leaf]:
@@ -488,6 +504,8 @@ def leaves(tree: Json) -> Counter[Leaf]:
         return Counter({leaf: count * times for leaf, times in inner.items() if count})
     if kind == "gaussian":
         return Counter([Leaf(1.0, _number(tree, "noise_multiplier", 1e-100, 1e100))])
+    if kind == "best_of":
+        return _best_of(tree)
     if kind not in ("poisson_sampled", "truncated_sampled") or tree["event"]["kind"] != "gaussian":
         raise ValueError(f"an event of unknown kind {kind!r}")
     sigma, rate = _number(tree["event"], "noise_multiplier", 1e-100, 1e100), _number(tree, "sample_rate", 1e-100, 1.0)
@@ -495,6 +513,56 @@ def leaves(tree: Json) -> Counter[Leaf]:
         return Counter([Leaf(rate, sigma)])
     records, largest_batch = (_whole(tree, name, LARGEST_RECORDS) for name in ("records", "largest_batch"))
     return Counter([Leaf(rate, sigma, chance_of_a_full_batch(records, largest_batch, rate))])
+
+
+def _best_of(tree: Json) -> Counter[Leaf]:
+    """One leaf: the Gaussians of a run are together one."""
+    weights = tree["weights"]
+    if not 1 < len(weights) <= MOST_RUNS or not all(isinstance(each, int) and 0 <= each <= 2**53 for each in weights):
+        raise ValueError("the weights of a selection must be whole numbers, one for each number of runs")
+    sigma = gaussian_sigma(tree["event"])
+    if sigma is None or weights[0] < 1:
+        raise ValueError("the best of several runs has a price for plain Gaussians, and if one run is possible")
+    return Counter([Leaf(1.0, sigma, runs=tuple(weights))])
+
+
+def selected(tree: Json, delta: float) -> float | None:
+    """ε of an event tree with the best of several runs; None if it has none. Beside it are plain Gaussians alone.
+
+    By the same theorem as the service (Papernot & Steinke 2022, Lemma 7), from points of its supremum instead of cells:
+    D_λ ≤ λμ²/2 + sup_q [λ log f′(q) − (λ−1) log f′(Φ(Φ⁻¹(q) − μ))]/(λ−1), f(x) = Σ w_k x^k / Σ w; then ε at δ at the
+    best order, by Canonne, Kamath & Steinke 2020, Proposition 12.
+    """
+    counts = leaves(tree)
+    if not any(leaf.runs for leaf in counts):
+        return None
+    if not all(leaf.runs or leaf.is_plain for leaf in counts):
+        raise ValueError("nothing that is sampled is composed with the best of several runs")
+    curves = {leaf: _log_slopes(leaf) for leaf in counts if leaf.runs}
+
+    def epsilon(order: float) -> float:
+        total = math.fsum(count * order / leaf.noise_multiplier**2 / 2.0 for leaf, count in counts.items())
+        for leaf, pairs in curves.items():
+            excess = max(order * high - (order - 1.0) * low for high, low in pairs)
+            total += counts[leaf] * excess / (order - 1.0)
+        return total + math.log1p(-1.0 / order) - (math.log(delta) + math.log(order)) / (order - 1.0)
+
+    return max(0.0, min(epsilon(order) for order in RENYI_ORDERS))
+
+
+def _log_slopes(leaf: Leaf) -> list[tuple[float, float]]:
+    """log f′(q) and log f′ of the least q′, at points of q and at both its ends."""
+    normal, mu, total = NormalDist(), 1.0 / leaf.noise_multiplier, sum(leaf.runs)
+
+    def log_slope(at: float) -> float:
+        value = 0.0
+        for k in range(len(leaf.runs), 0, -1):
+            value = value * at + k * leaf.runs[k - 1] / total
+        return math.log(value)
+
+    points = (12.0 * step / 600 for step in range(-600, 601))
+    pairs = [(log_slope(normal.cdf(z)), log_slope(normal.cdf(z - mu))) for z in points]
+    return [*pairs, (log_slope(0.0), log_slope(0.0)), (log_slope(1.0), log_slope(1.0))]
 
 
 def _number(event: Json, name: str, low: float, high: float) -> float:
@@ -549,6 +617,8 @@ def describe(tree: Json) -> str:
         return f"{tree['count']} × {describe(tree['event'])}"
     if tree["kind"] == "gaussian":
         return f"Gaussian({tree['noise_multiplier']:.6g})"
+    if tree["kind"] == "best_of":
+        return f"the best of at most {len(tree['weights'])} × ({describe(tree['event'])})"
     if tree["kind"] == "truncated_sampled":
         batch_text = f"at most {tree['largest_batch']} of {tree['records']}"
         return f"Poisson({tree['sample_rate']:.6g}), {batch_text}, of {describe(tree['event'])}"

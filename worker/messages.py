@@ -478,7 +478,7 @@ MetricName = Annotated[
     str,
     StringConstraints(
         pattern=rf"^(({'|'.join(METRICS)})(:[a-z0-9_-]{{1,40}})?|{'|'.join(AUC_PARTS)}|(hit|ndcg)@[0-9]{{1,5}}|rmse|"
-        "largest_share|recall:[0-9]{1,2}|training_loss|clipping_norm)$"
+        "largest_share|recall:[0-9]{1,2}|training_loss|clipping_norm|learning_rate)$"
     ),
 ]
 

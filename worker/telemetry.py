@@ -2,7 +2,7 @@
 
     state digests   of parameters and optimizer state, which are functions of noised gradients
     metrics         noisy sums that the mechanism declares, at most as often as declared; exact values on public data;
-                    an adaptive norm, which is computed from noisy counts
+                    an adaptive norm, which is computed from noisy counts; the rate of the best of several runs
     the model       after the last step's digest
 
 Anything else raises PrivacyError. Blocks, step numbers and failure codes do not depend on the data; they go straight to
@@ -35,6 +35,7 @@ from worker.messages import (
 from worker.metrics.scores import Score
 
 NORM = "clipping_norm"
+RATE = "learning_rate"  # of the best of several runs
 
 
 class Sender(Protocol):
@@ -80,6 +81,7 @@ class Telemetry:
                 raise PrivacyError("the mechanism declares a release twice")
             self._declared[release.metric] = release
         self._stds = () if mechanism is None else mechanism.noise_stds()
+        self._selects = mechanism is not None and mechanism.selection is not None
         self._adaptive = mechanism is not None and mechanism.training.adaptive is not None
         self.data_public = data_public
         self._public = {"train": mechanism is None and data_public, "holdout": holdout_public}
@@ -134,6 +136,18 @@ class Telemetry:
             return
         self._metric(step, Score(NORM, max_grad_norm, 0.0), "train", "post_processing")
 
+    def learning_rate(self, step: int, rate: float) -> None:
+        """Releases the rate of the best of several runs: the selection's price is also its.
+
+        Raises:
+            PrivacyError: the mechanism selects no run, or the value comes before its block's digest.
+        """
+        self._behind_digest(step)
+        if not self._selects:
+            raise PrivacyError("only a selection draws its learning rate in secret")
+        if not self.was_released(RATE, step):
+            self._metric(step, Score(RATE, rate, 0.0), "train", "post_processing")
+
     def public_metric(self, step: int, score: Score, on: Literal["train", "holdout"]) -> bool:
         """Releases an exact value on public data. Returns False and sends nothing if the value is not finite.
 
@@ -161,8 +175,8 @@ class Telemetry:
 
     @property
     def scores(self) -> tuple[ReleasedScore, ...]:
-        """The last released value of each score by name, by whatever attempt; the clipping norm is none."""
-        return tuple(score for name, (_, score) in sorted(self._scores.items()) if name != NORM)
+        """The last released value of each score by name, by whatever attempt; a clipping norm or rate is none."""
+        return tuple(score for name, (_, score) in sorted(self._scores.items()) if name not in (NORM, RATE))
 
     def finished(
         self,

@@ -63,6 +63,7 @@ from core.contracts.hpo import (
     PublicScore,
     Random,
     RandomK,
+    RandomSize,
     ScoredSearch,
     Strategy,
 )
@@ -228,10 +229,22 @@ def closed(spec: JobSpec, facts: DatasetFacts) -> Closed:
     spec, resolved = with_numbers(spec, facts)
     spec, reasons = decided(spec, facts)
     spec, needless = _with_scores(spec, facts), _needless_search(spec, facts)
-    if spec.hpo is not None and not isinstance(spec.hpo, Auto):
-        _check_search(spec, spec.hpo, facts)
-        spec = settled(spec, spec.hpo, facts)
+    if spec.study is not None:
+        _check_search(spec, spec.study, facts)
+        spec = settled(spec, spec.study, facts)
+    if spec.selection is not None:
+        spec = _in_one_process(spec, spec.selection)
     return Closed(spec, resolved, reasons, needless)
+
+
+def _in_one_process(spec: JobSpec, hpo: RandomSize) -> JobSpec:
+    """Names a rate where a selection names none, as each of its runs draws its own; and the processor."""
+    optimizer, runtime, (lower, upper) = spec.optimizer, spec.runtime, hpo.space.rates
+    if optimizer.learning_rate == "auto":
+        optimizer = optimizer.model_copy(update={"learning_rate": math.sqrt(lower * upper)})
+    if runtime.device == "auto":
+        runtime = runtime.model_copy(update={"device": "cpu"})
+    return spec.model_copy(update={"optimizer": optimizer, "runtime": runtime})
 
 
 def _with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:

@@ -39,6 +39,7 @@ from core.contracts.queries import MOST_ROWS, Query
 from core.contracts.sampling import Cyclic, Poisson
 from core.errors import InvalidRequest
 from core.privacy import derive
+from core.privacy.best_of import NO_BEST
 from core.privacy.gdp import epsilon_from_mu
 from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
 from core.privacy.numerics import numerics_of, sizes_of
@@ -125,6 +126,7 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
     _check_largest_batch(spec, records, facts.slots.train.units)
     _check_audit(spec, facts)
     _check_privacy(spec, facts)
+    _check_selection(spec, facts)
     _check_processes(spec)
     layers = _check_model(spec, facts)
     _check_class_weights(spec, facts)
@@ -367,6 +369,38 @@ def _check_evaluation(spec: JobSpec, facts: DatasetFacts, steps: int) -> None:
     if spec.sampling.is_sampled and spec.evaluation.points > 1 and apart < MIN_POISSON_BLOCK_STEPS:
         detail = f"under Poisson sampling scores must be at least {MIN_POISSON_BLOCK_STEPS} steps apart: ask for fewer"
         raise InvalidRequest.at("/evaluation/points", detail)
+
+
+def _check_selection(spec: JobSpec, facts: DatasetFacts) -> None:
+    """Which jobs may be the best of a secret number of runs (decision 72)."""
+    if spec.selection is None:
+        return
+    if facts.filter is not None and not filter_names.rule_of(facts.filter).samples:
+        raise InvalidRequest.at("/hpo/strategy", NO_BEST)
+    centers = isinstance(spec.model, LinearModel) and spec.model.center is not None
+    noisy = isinstance(spec.model, TransformerRecModel) and spec.model.re_attention.noise_mu is not None
+    clip = spec.clipping.kind if spec.clipping is not None else "flat"
+    score, runtime = spec.evaluation, spec.runtime
+    unfit: dict[str, tuple[str, bool]] = {
+        "/privacy": ("public data have no price: try each rate in a job of its own", spec.privacy is None),
+        "/sampling/kind": ("it has a price for `full_batch` alone", spec.sampling.kind != "full_batch"),
+        "/evaluation": ("the runs are compared by one score: give an `evaluation`", score is None),
+        "/evaluation/points": ("only the best run's score leaves: use 1", score is not None and score.points != 1),
+        "/clipping/kind": ("an adaptive norm would be a release of each run", clip == "adaptive"),
+        "/model": (
+            "releases before the first step are not part of a run: leave `center` and `noisy` out",
+            centers or noisy,
+        ),
+        "/optimizer/kind": (
+            "choose an optimizer whose steps have one query and no public data",
+            isinstance(spec.optimizer, Dp2Settings | PublicSideSettings),
+        ),
+        "/audit": ("canaries would be part of each run: leave `audit` out", spec.audit is not None),
+        "/runtime": ("its runs are one process on a processor", (runtime.processes, runtime.device) != (1, "cpu")),
+    }
+    for pointer, (reason, is_unfit) in unfit.items():
+        if is_unfit:
+            raise InvalidRequest.at(pointer, f"`random_size`: {reason}")
 
 
 def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:

@@ -109,7 +109,7 @@ def price_one(pricing: PricingService, spec: JobSpec, facts: DatasetFacts, side:
         amount = Price.nothing() if release.pricing is None else pricing.price(release.pricing)
         return Priced(release, amount if facts.is_private else amount.free())
     job = closed(spec, facts)
-    if job.spec.hpo is None:
+    if job.spec.study is None:
         checked = check(job.spec, facts, side)
         cost = Price.nothing() if checked.pricing is None else pricing.price(checked.pricing)
         return Priced(with_rate(checked, cost, job), cost if facts.is_private else cost.free())

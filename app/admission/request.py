@@ -142,7 +142,7 @@ def resolve(db: Database, request: Request) -> Resolved:
     caller, spec = request.caller, request.spec
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
-        facts = facts_for(session, caller, dataset, spec.blocks, samples=spec.sampling.is_sampled)
+        facts = facts_for(session, caller, dataset, spec.blocks, samples=not spec.is_gaussian)
         side = side_facts(session, caller, spec.optimizer.side)
         uploaded = graph_rows.facts_of(session, caller.id, spec.model)
     return Resolved.of(request, facts, side, access, uploaded)
@@ -167,7 +167,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
         recorded.facts is None
         or request.spec.optimizer.side is not None
         or isinstance(request.spec.model, GraphModel)
-        or (may_move and request.spec.sampling.is_sampled)
+        or (may_move and not request.spec.is_gaussian)
     ):
         return resolve(db, request)
     _check_priority(request)

@@ -19,7 +19,6 @@ from app.hpo.stored_study import StoredRun, StoredStudy
 from app.hpo.strategies import Run, Slot, slots
 from app.lifecycle.study_states import run_spec
 from core.contracts.hpo import (
-    Auto,
     GridOracle,
     LinearScaling,
     PrivateCount,
@@ -75,8 +74,8 @@ def check_study(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | None) -
     Raises:
         InvalidRequest: with a pointer to what to change.
     """
-    hpo = spec.hpo
-    if hpo is None or isinstance(hpo, Auto):
+    hpo = spec.study
+    if hpo is None:
         raise TypeError("this specification asks for no study")
     evaluation = _evaluation(hpo, facts)
     steps = 1 if hpo.space.steps is not None else _check_one(spec, None, evaluation, facts, side).steps

@@ -60,7 +60,6 @@ from core.contracts.base import WITHIN_A_JOB, AccountantName
 from core.contracts.blocks import ALL
 from core.contracts.event_kinds import EventType
 from core.contracts.graph import GraphModel
-from core.contracts.hpo import Auto
 from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import rule_of
 from core.contracts.optimizers import PublicSideSettings
@@ -377,7 +376,7 @@ def _study(
     stored = StoredStudy.read(job.study)
     if stored.common is None or quoted.mechanism is None or quoted.hpo is None or quoted.epsilon is None:
         raise PrivacyError("a study without privacy has no certificate")
-    if spec.hpo is None or isinstance(spec.hpo, Auto):
+    if spec.study is None:
         raise TypeError("this job is not a study")
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
     charged = held_on(session, job.id)[0]  # the same amounts on every block
@@ -389,7 +388,7 @@ def _study(
         handed_out.add(chosen_run.id)
     training = stored.common.training
     study = CertifiedStudy(
-        search=spec.hpo,
+        search=spec.study,
         seed=stored.seed,
         procedure_epsilon=quoted.hpo.procedure,
         final_run_epsilon=quoted.hpo.final,
@@ -470,7 +469,9 @@ def _accountant(name: AccountantName) -> Accountant:
     from core.privacy.pld import GRID  # noqa: PLC0415
 
     if name not in WITHIN_A_JOB:
-        raise PrivacyError("within a job the accountant is the exact one of full batch, or the PLD")
+        raise PrivacyError(
+            "within a job the accountant is the exact one of full batch, the PLD, or of a selection the Rényi one"
+        )
     grid = GRID if name == "pld" else None
     return Accountant(name=name, library="dp_accounting", version=version("dp-accounting"), grid=grid)
 

@@ -478,8 +478,15 @@ def _check_declared(mechanism: MechanismConfig, number: Number, parts: set[str],
             raise PrivacyError("more numbers would be released than the charge covers")
     elif parts:
         raise PrivacyError("`parts` must come with their noisy sum")
-    elif released_by == "post_processing" and (name != "clipping_norm" or mechanism.training.adaptive is None):
+    elif released_by == "post_processing" and not _is_derived(mechanism, name):
         raise PrivacyError("this number is not derived from a charged release")
+
+
+def _is_derived(mechanism: MechanismConfig, name: str) -> bool:
+    """True for a number that a charged release decides: an adaptive norm, or the rate of the best of several runs."""
+    if name == "learning_rate":
+        return mechanism.selection is not None
+    return name == "clipping_norm" and mechanism.training.adaptive is not None
 
 
 def _segment_at(job: Job, step: int) -> SaltedSteps:

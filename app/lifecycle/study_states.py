@@ -48,7 +48,7 @@ from app.lifecycle.states import (
     want_certificate,
     write_event,
 )
-from core.contracts.hpo import MEAN_FILE, Auto
+from core.contracts.hpo import MEAN_FILE
 from core.contracts.job_spec import Evaluation, JobSpec
 from core.contracts.optimizers import Dp2Settings
 from core.contracts.stored_documents import Failure, SaltedSteps, TrialPoint
@@ -200,10 +200,10 @@ def _may_start(study: Job, runs: list[Run], succeeded: Collection[int]) -> list[
 def study_of(job: Job) -> Study:
     """Reads the study that a job's row describes. All of it is public."""
     stored, spec = StoredStudy.read(job.study), JobSpec.model_validate(job.spec)
-    if spec.hpo is None or isinstance(spec.hpo, Auto):
+    if spec.study is None:
         raise TypeError("this job is not a study")
-    bounds = Bounds.of(spec.hpo.space, stored.steps)
-    return Study(spec.hpo, bounds, stored.seed, stored.levels, stored.at_final, stored.larger_is_better)
+    bounds = Bounds.of(spec.study.space, stored.steps)
+    return Study(spec.study, bounds, stored.seed, stored.levels, stored.at_final, stored.larger_is_better)
 
 
 def _advance(session: Session, study: Job, ended: Job) -> None:

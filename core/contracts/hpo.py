@@ -5,6 +5,7 @@ Every strategy spends from the job's total (ε, δ): the trials, their noisy sco
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ NoiseMu = Annotated[float, Field(strict=True, ge=1e-5, le=10.0)]
 # "auto": a number from the public counts of records, which admission puts in its place (app.admission.choices).
 ScoreMu = NoiseMu | Literal["auto"]
 MOST_RUNS = 100
+LARGEST_WEIGHT = 2**40  # of the likeliest number of runs: other probabilities are rounded to this part of it
 MEAN_FILE = "mean.safetensors"  # an artifact of a study's first trial: the private mean that all its trials centre by
 
 
@@ -188,6 +190,65 @@ class Random(Search):
     strategy: Literal["random"] = "random"
 
 
+class NegativeBinomialRuns(Document):
+    """P(K = k) ∝ (1 − γ)^k Π_{l<k} (l + η)/(l + 1), for 1 ≤ k. η = 1: geometric. η = 0: logarithmic."""
+
+    kind: Literal["negative_binomial"] = "negative_binomial"
+    eta: Annotated[float, Field(strict=True, gt=-1.0, le=5.0)] = 1.0
+    gamma: Annotated[float, Field(strict=True, ge=0.001, lt=1.0)]
+
+
+class PoissonRuns(Document):
+    """P(K = k) ∝ m^k/k!, for 1 ≤ k."""
+
+    kind: Literal["poisson"] = "poisson"
+    mean: Annotated[float, Field(strict=True, ge=0.01, le=20.0)]
+
+
+class RandomSize(Search):
+    """The best of a secret number K of runs, each with the whole noise and a learning rate drawn in secret.
+
+    One job and no trials: `most_runs` trainings always run, and the best of the first K, by the job's own `evaluation`,
+    is delivered. K has this distribution, given that 1 ≤ K ≤ `most_runs`. The result leaves at a whole multiple of
+    `duration_s` after the first step, so that its time tells nothing: choose it amply.
+
+    Source: Papernot & Steinke 2022, "Hyperparameter tuning with Rényi differential privacy", Lemma 7 (decision 72).
+    """
+
+    strategy: Literal["random_size"] = "random_size"
+    distribution: Annotated[NegativeBinomialRuns | PoissonRuns, Field(discriminator="kind")]
+    most_runs: Annotated[int, Field(strict=True, ge=2, le=MOST_RUNS)]
+    duration_s: Annotated[int, Field(strict=True, ge=1, le=7 * 24 * 3600)]
+
+    @model_validator(mode="after")
+    def _draws_rates(self) -> RandomSize:
+        if self.space.steps is not None or self.space.max_grad_norm is not None:
+            raise ValueError("runs of `random_size` have one price: leave `space.steps` and `max_grad_norm` out")
+        if self.space.learning_rate == "auto":
+            raise ValueError("`random_size` needs `space.learning_rate`, [least, most]")
+        return self
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """P(K = k) for k = 1 … `most_runs`, as whole numbers over their sum. Exact arithmetic: the same everywhere.
+
+        >>> space, law = Space(learning_rate=(0.1, 1.0)), NegativeBinomialRuns(eta=1.0, gamma=0.5)
+        >>> found = RandomSize(space=space, distribution=law, most_runs=3, duration_s=1).weights
+        >>> [each / sum(found) for each in found] == [4 / 7, 2 / 7, 1 / 7]
+        True
+        """
+        law, ratio = self.distribution, Fraction(1)  # |η| is a factor of all, so η = 0 has a limit
+        exact = [ratio]
+        for k in range(2, self.most_runs + 1):
+            if isinstance(law, NegativeBinomialRuns):
+                ratio *= (1 - Fraction(law.gamma)) * (k - 1 + Fraction(law.eta)) / k
+            else:
+                ratio *= Fraction(law.mean) / k
+            exact.append(ratio)
+        largest = max(exact)
+        return tuple(int(each / largest * LARGEST_WEIGHT) for each in exact)
+
+
 class RandomK(ScoredSearch):
     """`runs` draws with an equal part of the budget each. The model with the best score is delivered. Of studies that
     earlier releases admitted."""
@@ -234,7 +295,7 @@ def _named(value: Any) -> Any:
 
 # Those that no new study has are read from stored specifications; the schema of requests lacks them.
 Hpo = Annotated[
-    LinearScaling | Random | SkipJsonSchema[RandomK] | SkipJsonSchema[GridOracle] | Auto,
+    LinearScaling | Random | RandomSize | SkipJsonSchema[RandomK] | SkipJsonSchema[GridOracle] | Auto,
     Field(discriminator="strategy"),
     BeforeValidator(_named),
 ]

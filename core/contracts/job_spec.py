@@ -20,7 +20,7 @@ from core.contracts.gcn import GcnModel
 from core.contracts.governance import Use
 from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel, weights_file
-from core.contracts.hpo import Hpo
+from core.contracts.hpo import Auto, Hpo, RandomSize, Strategy
 from core.contracts.kinds import KINDS, JobKind, kinds_with
 from core.contracts.kinds import rule_of as rule_of_kind
 from core.contracts.marginals import SyntheticColumns, SyntheticMethod, SyntheticRows, marginals
@@ -589,6 +589,21 @@ class JobSpec(Document):
     def views(self) -> int:
         """How many views of each record a step takes."""
         return self.augmentation.views if self.augmentation is not None else 1
+
+    @property
+    def study(self) -> Strategy | None:
+        """The search whose trials are jobs, if this job is one that admission has closed."""
+        return None if isinstance(self.hpo, Auto | RandomSize) else self.hpo
+
+    @property
+    def selection(self) -> RandomSize | None:
+        """The search whose runs are all within this one job, if it is one."""
+        return self.hpo if isinstance(self.hpo, RandomSize) else None
+
+    @property
+    def is_gaussian(self) -> bool:
+        """True if what it releases are plain Gaussians, which every filter can count."""
+        return not self.sampling.is_sampled and self.selection is None
 
     @property
     def norm_adapts(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from core.contracts.base import AccountantName
-from core.privacy import gdp, pld
+from core.privacy import gdp, pld, renyi
 from core.privacy.events import Event
 
 
@@ -38,7 +38,7 @@ class Accountant(Protocol):
         ...
 
 
-OF_RECORD: tuple[Accountant, ...] = (gdp, pld)  # the first that takes an event is the most exact
+OF_RECORD: tuple[Accountant, ...] = (gdp, renyi, pld)  # the first that takes an event is the most exact
 
 
 def of(event: Event) -> Accountant:

@@ -25,7 +25,7 @@ from core.contracts.sampling import Cyclic, Poisson
 from core.errors import InvalidRequest, PrivacyError
 from core.privacy.correlated_price import CorrelatedMechanism
 from core.privacy.events import Truncation
-from core.privacy.mechanism import DelayedMechanism, MechanismConfig
+from core.privacy.mechanism import DelayedMechanism, MechanismConfig, Selection
 from core.privacy.price_requests import FilterChoice, PlanRequest, TrainingPlan
 from core.privacy.releases import BEFORE, SCORE, BeforeFirstStep, NoisyCount, NoisyMean, NoisySum
 from core.privacy.statistics_release import StatisticsRelease
@@ -87,6 +87,7 @@ def plan_request(spec: JobSpec, facts: PublicFacts) -> PlanRequest | None:
         target_delta=spec.privacy.target_delta or facts.delta or default_delta(facts.records_train),
         releases=(*before_of(spec.model, facts.records_train), *scores_of(spec.evaluation, facts, spec.model)),
         statistics=statistics,
+        selection=None if spec.selection is None else Selection(weights=spec.selection.weights),
         unit=facts.unit,
         filter=facts.filter,
     )

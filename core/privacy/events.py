@@ -5,6 +5,7 @@
     Gaussian        {"kind": "gaussian", "noise_multiplier": σ}                   noise std σ at sensitivity 1
     PoissonSampled  {"kind": "poisson_sampled", "sample_rate": q, "event": {"kind": "gaussian", …}}
     TruncatedSampled  {"kind": "truncated_sampled", "sample_rate": q, "records": N, "largest_batch": B, "event": …}
+    BestOf          {"kind": "best_of", "weights": [w_1, …], "event": event}      the best of K runs, P(K = k) = w_k/Σw
 
 The classes mirror dp_accounting's `DpEvent`, but are stored, signed and read without it. Every accountant here is a
 pure function of an event: it accumulates nothing, so repeated calls give the same answer.
@@ -20,9 +21,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, assert_never
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from core.contracts.base import AccountName, Document
+from core.contracts.hpo import MOST_RUNS
 from core.errors import PrivacyError
 
 if TYPE_CHECKING:
@@ -85,6 +87,26 @@ class TruncatedSampled(Truncation):
     event: Gaussian
 
 
+Weights = Annotated[tuple[Annotated[int, Field(ge=0, le=2**53)], ...], Field(min_length=2, max_length=MOST_RUNS)]
+
+
+class BestOf(Document):
+    """The best of K independent runs of the same event, by a score that is part of it. K is secret, and at least 1.
+
+    `weights`: P(K = k) is the k-th one over their sum. The event has plain Gaussians alone (core.privacy.best_of).
+    """
+
+    kind: Literal["best_of"] = "best_of"
+    weights: Weights
+    event: Event
+
+    @model_validator(mode="after")
+    def _one_run(self) -> BestOf:
+        if self.weights[0] < 1:
+            raise ValueError("one run must be possible: without it the price has no bound")
+        return self
+
+
 class SelfComposed(Document):
     """The same event `count` times, each with fresh noise and a fresh sample."""
 
@@ -100,10 +122,15 @@ class Composed(Document):
     events: tuple[Event, ...]
 
 
-Event = Annotated[Gaussian | PoissonSampled | TruncatedSampled | SelfComposed | Composed, Field(discriminator="kind")]
+Event = Annotated[
+    Gaussian | PoissonSampled | TruncatedSampled | BestOf | SelfComposed | Composed, Field(discriminator="kind")
+]
+BestOf.model_rebuild()
 SelfComposed.model_rebuild()
 Composed.model_rebuild()
-_EVENT: TypeAdapter[Gaussian | PoissonSampled | TruncatedSampled | SelfComposed | Composed] = TypeAdapter(Event)
+_EVENT: TypeAdapter[Gaussian | PoissonSampled | TruncatedSampled | BestOf | SelfComposed | Composed] = TypeAdapter(
+    Event
+)
 
 
 class AccountEvents(Document):
@@ -132,12 +159,19 @@ class AccountEvents(Document):
 class Leaf(NamedTuple):
     """One noisy sum over a Poisson sample of rate q. q = 1 is the plain Gaussian mechanism.
 
-    `overflow`: w of a truncated sample; see TruncatedSampled.
+    `overflow`: w of a truncated sample; see TruncatedSampled. `weights`: of the best of K runs, each a plain Gaussian
+    of this noise; see BestOf.
     """
 
     sample_rate: float
     noise_multiplier: float
     overflow: float = 0.0
+    weights: tuple[int, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a Gaussian over all units."""
+        return self.sample_rate >= 1.0 and not self.weights
 
     @property
     def parts(self) -> tuple[Leaf, Leaf]:
@@ -219,8 +253,18 @@ def leaves(event: Event) -> Counter[Leaf]:
         case TruncatedSampled():
             overflow = event.overflow(event.sample_rate)
             return Counter({Leaf(event.sample_rate, event.event.noise_multiplier, overflow): 1})
+        case BestOf():
+            return _best_of(event.weights, leaves(event.event))
         case _:
             assert_never(event)
+
+
+def _best_of(weights: tuple[int, ...], run: Counter[Leaf]) -> Counter[Leaf]:
+    """The leaf of the best of K runs: the Gaussians of one run are together one Gaussian."""
+    if not all(leaf.is_plain for leaf in run):
+        raise PrivacyError("the best of a secret number of runs has a price for full batches alone")
+    precision = math.fsum(count / leaf.noise_multiplier**2 for leaf, count in run.items())
+    return Counter({Leaf(1.0, precision**-0.5, weights=weights): 1} if precision > 0.0 else {})
 
 
 def to_dp_event(event: Event) -> DpEvent:
@@ -242,5 +286,7 @@ def to_dp_event(event: Event) -> DpEvent:
             return dp.TruncatedSubsampledGaussianDpEvent(
                 event.records, event.sample_rate, event.largest_batch, event.event.noise_multiplier
             )
+        case BestOf():
+            raise PrivacyError("dp_accounting has no event for the best of a secret number of runs")
         case _:
             assert_never(event)

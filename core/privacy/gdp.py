@@ -111,15 +111,15 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 
 
 def mu_of_event(event: Event) -> float | None:
-    """Returns √(Σ 1/σ²) for plain Gaussian events; None where anything is sampled."""
+    """Returns √(Σ 1/σ²) for plain Gaussian events; None where anything is sampled, or the best of several runs."""
     counts = events.leaves(event)
-    if any(leaf.sample_rate < 1.0 for leaf in counts):
+    if not all(leaf.is_plain for leaf in counts):
         return None
     return math.sqrt(math.fsum(count / leaf.noise_multiplier**2 for leaf, count in counts.items()))
 
 
 def takes(event: Event) -> bool:
-    """True if nothing of the event is sampled."""
+    """True if all of the event are plain Gaussians."""
     return mu_of_event(event) is not None
 
 

@@ -27,9 +27,11 @@ from core.contracts.base import (
 from core.privacy.correlated_price import CorrelatedMechanism
 from core.privacy.events import (
     AccountEvents,
+    BestOf,
     Composed,
     SelfComposed,
     Truncation,
+    Weights,
     composed,
     gradient_sums,
     of_two_queries,
@@ -264,6 +266,15 @@ class TrainingMechanism(GradientSums):
         return self.gradient_noise_multiplier * (self.noise.spread if self.noise else 1.0)
 
 
+class Selection(Document):
+    """The best of a secret number K of runs of the whole mechanism; P(K = k) is the k-th weight over their sum.
+
+    Each run is T full-batch steps and one score. Only the best one's model, learning rate and score leave.
+    """
+
+    weights: Weights
+
+
 # Version 1's JSON members for releases before the first step, in this order.
 _OWN_MEMBERS = ("frequencies", "mean")
 
@@ -281,6 +292,7 @@ class MechanismConfig(Document):
         releases: the releases before the first step, then scores, in the order of their lines on the bill.
         statistics: of a job without a model. Its `training` is then that one noisy sum: a full-batch step (T = 1)
             of the queries' sums, divided by what a unit adds to them (C = 1).
+        selection: of a job that runs all of this several times, and releases the best run.
     """
 
     version: Literal[1] = 1
@@ -290,10 +302,13 @@ class MechanismConfig(Document):
     training: TrainingMechanism
     releases: tuple[Release, ...] = ()
     statistics: StatisticsRelease | None = Field(default=None, exclude_if=is_none)
+    selection: Selection | None = Field(default=None, exclude_if=is_none)
 
     @property
     def line(self) -> str:
         """The name of the first line on the bill."""
+        if self.selection is not None:
+            return "selection"
         return "training" if self.statistics is None else self.statistics.line
 
     def noise_stds(self) -> tuple[float, ...]:
@@ -325,7 +340,10 @@ class MechanismConfig(Document):
             A composition, empty if the job never touches the account. Public.
         """
         training = [self.training.event] if account == "train" else []
-        return composed([*training, *(each.event for each in self.releases if each.account == account)])
+        run = composed([*training, *(each.event for each in self.releases if each.account == account)])
+        if self.selection is None or not run.events:
+            return run
+        return composed([BestOf(weights=self.selection.weights, event=run)])
 
     @property
     def events(self) -> AccountEvents:
@@ -353,6 +371,15 @@ class MechanismConfig(Document):
         plain = not (training.adaptive or training.delayed or training.noise or self.releases)
         if self.statistics is not None and not (one_step and plain):
             raise ValueError("statistics are one full-batch noisy sum of sensitivity 1, and nothing besides")
+        return self
+
+    @model_validator(mode="after")
+    def _runs_are_alike(self) -> MechanismConfig:
+        training = self.training
+        plain = training.sampling == "full_batch" and not (training.adaptive or training.delayed or training.noise)
+        is_single = not self.before and self.statistics is None and all(each.times == 1 for each in self.scores)
+        if self.selection is not None and not (plain and is_single):
+            raise ValueError("the best of several runs has a price for full batches, one clipping norm and one score")
         return self
 
     @model_validator(mode="before")

@@ -114,9 +114,12 @@ def losses(event: Event, delta: float, grid: float = GRID) -> Losses | None:
         grid: spacing of the discretized privacy losses, in nats.
 
     Returns:
-        None if double precision cannot resolve δ after this many steps: half of it or more may be rounding.
+        None if double precision cannot resolve δ after this many steps: half of it or more may be rounding. Also
+        for the best of several runs, whose losses have no distribution here.
     """
     sampled = events.leaves(event)
+    if any(leaf.weights for leaf in sampled):
+        return None
     gaussian_precision = math.fsum(
         sampled.pop(leaf) / leaf.noise_multiplier**2 for leaf in list(sampled) if leaf.sample_rate >= 1.0
     )

@@ -21,6 +21,7 @@ from core.privacy.mechanism import (
     AdaptiveMechanism,
     GradientSums,
     MechanismConfig,
+    Selection,
     TrainingMechanism,
 )
 from core.privacy.prices import Units
@@ -99,7 +100,7 @@ class PlanRequest(Document):
 
     Attributes:
         target_epsilon, noise_multiplier: a price needs exactly one of them; `largest_that_fits` ignores both.
-        releases, statistics: see MechanismConfig.
+        releases, statistics, selection: see MechanismConfig.
     """
 
     training: TrainingPlan
@@ -108,6 +109,7 @@ class PlanRequest(Document):
     target_delta: float
     releases: tuple[Release, ...] = ()
     statistics: StatisticsRelease | None = Field(default=None, exclude_if=is_none)
+    selection: Selection | None = Field(default=None, exclude_if=is_none)
     unit: Unit = "example"
     filter: FilterChoice
 
@@ -123,6 +125,7 @@ class PlanRequest(Document):
             training=self.training.with_noise(sigma),
             releases=self.releases,
             statistics=self.statistics,
+            selection=self.selection,
         )
 
     def released_on(self, account: AccountName) -> list[Event]:

@@ -14,8 +14,9 @@ from scipy import optimize
 
 from core.contracts.base import LARGEST_EPSILON, SMALLEST_EPSILON, AccountName, Epsilon
 from core.errors import InvalidRequest
-from core.privacy import calibration, events, gdp, rdp
+from core.privacy import calibration, events, gdp, rdp, renyi
 from core.privacy.accounting import comparison, epsilon_of, of_record
+from core.privacy.best_of import NO_BEST
 from core.privacy.calibration import SIGMA_MAX, SIGMA_MIN
 from core.privacy.events import Event, of_two_queries
 from core.privacy.filters import Filter
@@ -52,7 +53,10 @@ def price(request: PlanRequest) -> Price:
     }
     _check_total(request.target_epsilon, mechanism, epsilons)
     account: AccountName = "train" if epsilons["train"].value >= epsilons["holdout"].value else "holdout"
-    lines = _lines(mechanism, filter_, epsilons["train"] if len(events_done["train"].events) == 1 else None)
+    if mechanism.selection is not None:
+        lines = _lines_of_best(mechanism, filter_, epsilons)
+    else:
+        lines = _lines(mechanism, filter_, epsilons["train"] if len(events_done["train"].events) == 1 else None)
     charge = {name: sum(line.charge for line in lines if line.account == name) for name in _ACCOUNTS}
     return Price(
         mechanism=mechanism,
@@ -74,6 +78,8 @@ def largest_that_fits(request: FitRequest) -> Largest:
         A price for that ε fits; a price for 0.1 % more does not (or exceeds the contract's bounds).
     """
     plan, remaining = request.plan, request.remaining
+    if plan.selection is not None:
+        return _largest_of_best(request)
     filter_ = _filter(plan)
     released = {name: plan.released_on(name) for name in _ACCOUNTS}
     charges = {name: sum(filter_.charge_event(event) for event in released[name]) for name in _ACCOUNTS}
@@ -95,6 +101,8 @@ def largest_that_fits(request: FitRequest) -> Largest:
 
 def _filter(request: PlanRequest) -> Filter:
     filter_ = request.filter.build()
+    if not filter_.rule.samples and request.selection is not None:
+        raise InvalidRequest.at("/hpo/strategy", NO_BEST)
     if not filter_.rule.samples and request.training.sample_rate < 1.0:
         detail = f"this data set's `{filter_.kind}` filter admits full-batch jobs only: use full_batch sampling"
         raise InvalidRequest.at("/sampling/kind", detail)
@@ -107,7 +115,10 @@ def _mechanism(request: PlanRequest) -> tuple[MechanismConfig, Epsilon | None]:
     rate, steps, double = training.sample_rate, training.participations, training.double_steps()
     calibrated = None
     sigma = request.noise_multiplier
-    if target is not None and sigma is None:
+    if target is not None and sigma is None and request.selection is not None:
+        sigma, value = _noise_of_best(request, target)
+        calibrated = Epsilon(value=value, delta=delta, accountant=renyi.NAME)
+    elif target is not None and sigma is None:
         other_releases = request.released_on("train")
         sigma, value = calibration.calibrate(target, delta, rate, steps, other_releases, double, training.truncation)
         calibrated = Epsilon(value=value, delta=delta, accountant=of_record(sampled=rate < 1.0))
@@ -164,6 +175,58 @@ def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None
         line(mechanism.line, "train", mechanism.training.event, training),
         *(line(release.line, release.account, release.event) for release in mechanism.releases),
     ]
+
+
+def _lines_of_best(mechanism: MechanismConfig, filter_: Filter, epsilons: dict[AccountName, Epsilon]) -> list[Line]:
+    """Returns one line for each account: the runs and their scores have one price."""
+    events_of = {account: mechanism.event(account) for account in _ACCOUNTS}
+    return [
+        Line(what=mechanism.line, account=name, epsilon=epsilons[name], charge=filter_.charge_event(event))
+        for name, event in events_of.items()
+        if event.events
+    ]
+
+
+def _noise_of_best(request: PlanRequest, target: float) -> tuple[float, float]:
+    """Returns the least σ with which the best of several runs has at most the target's ε, to 1e-6, and that ε.
+
+    Raises:
+        InvalidRequest: no σ does.
+    """
+
+    def epsilon(sigma: float) -> float:
+        return renyi.epsilon(request.mechanism(sigma).event("train"), request.target_delta)
+
+    low, high = math.log(SIGMA_MIN), math.log(SIGMA_MAX)
+    if epsilon(SIGMA_MAX) > target:
+        detail = (
+            f"no noise brings the best of so many runs and their scores to ε = {target:g}: raise ε, or lower noise_mu"
+        )
+        raise InvalidRequest.at("/privacy/target_epsilon", detail)
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if epsilon(math.exp(middle)) > target else (low, middle)
+    return math.exp(high), epsilon(math.exp(high))
+
+
+def _largest_of_best(request: FitRequest) -> Largest:
+    """As `largest_that_fits`, of the best of several runs: their scores have no charge of their own."""
+    plan, remaining = request.plan, request.remaining
+    filter_ = _filter(plan)
+
+    def charge(sigma: float, account: AccountName) -> int:
+        return filter_.charge_event(plan.mechanism(sigma).event(account))
+
+    if charge(SIGMA_MAX, "holdout") > remaining.holdout:
+        return Largest(epsilon=None, account="holdout")
+    if charge(SIGMA_MAX, "train") > remaining.train:
+        return Largest(epsilon=None, account="train")
+    low, high = math.log(SIGMA_MIN), math.log(SIGMA_MAX)
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if charge(math.exp(middle), "train") > remaining.train else (low, middle)
+    largest = renyi.epsilon(plan.mechanism(math.exp(high)).event("train"), plan.target_delta)
+    return Largest(epsilon=_round_down(min(largest * (1.0 - 1e-5), LARGEST_EPSILON)), account="train")
 
 
 def smallest_sigma(filter_: Filter, event: Callable[[float], Event], double: int, remaining: int) -> float | None:

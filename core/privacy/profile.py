@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from core.contracts.base import Document
-from core.privacy import gdp, pld
+from core.privacy import gdp, pld, renyi
 from core.privacy.events import AccountEvents, Event
 
 DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
@@ -101,7 +101,24 @@ def _largest(values: Sequence[float | None]) -> float | None:
 @lru_cache(maxsize=256)  # a study's trials, and jobs that are alike, have the same events
 def _of_event(event: Event, grid: float) -> Profile:
     mu = gdp.mu_of_event(event)
-    return _sampled(event, grid) if mu is None else _gaussian(mu)
+    if mu is not None:
+        return _gaussian(mu)
+    return _selected(event) if renyi.takes(event) else _sampled(event, grid)
+
+
+def _selected(event: Event) -> Profile:
+    """Of the best of several runs: ε by the Rényi accountant, and what follows from these pairs. No distribution of its
+    losses is known here, so no bound on the advantage is stated but 1."""
+    pairs = [(delta, renyi.epsilon(event, delta)) for delta in DELTAS]
+    curve = [(epsilon, delta) for delta, epsilon in pairs]
+    return Profile(
+        mu=None,
+        epsilons=tuple(AtDelta(delta=delta, epsilon=epsilon) for delta, epsilon in pairs),
+        attacks=tuple(
+            Attack(false_positive=alpha, true_positive=_largest_rate(curve, alpha)) for alpha in FALSE_POSITIVES
+        ),
+        advantage=1.0,
+    )
 
 
 def _gaussian(mu: float) -> Profile:

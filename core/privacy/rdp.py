@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from core.privacy import events
+from core.privacy import best_of, events
 from core.privacy.events import Event, Leaf
 
 # dp_accounting's default orders, copied so that reading them does not import it.
@@ -24,7 +24,7 @@ ORDERS: tuple[float, ...] = (
 
 def _divergences(event: Event, orders: tuple[float, ...]) -> list[float]:
     leaves_of = events.leaves(event)
-    if any(leaf.overflow > 0.0 for leaf in leaves_of):
+    if any(leaf.overflow > 0.0 or leaf.weights for leaf in leaves_of):
         return [math.fsum(count * divergence(leaf, order) for leaf, count in leaves_of.items()) for order in orders]
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415 - slow to import
 
@@ -35,6 +35,8 @@ def _divergences(event: Event, orders: tuple[float, ...]) -> list[float]:
 
 def divergence(leaf: Leaf, order: float) -> float:
     """One noisy sum's divergence. A truncated one's e^{(α−1)D} is at most the mixture of its parts'."""
+    if leaf.weights:
+        return best_of.divergence(leaf.weights, 1.0 / leaf.noise_multiplier, order)
     if leaf.overflow == 0.0:
         return rdp_at(events.noisy_sums(leaf.sample_rate, leaf.noise_multiplier, 1), order)
     free, taken = ((order - 1.0) * divergence(part, order) for part in leaf.parts)

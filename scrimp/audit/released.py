@@ -111,7 +111,7 @@ def uncharged(certificate: Certificate, metrics: Iterable[MetricPoint], posted: 
     for point in metrics:
         if point.released_by == "public_data":
             problems.append(f"{point.name} at step {point.step} is exact")
-        elif point.released_by != "post_processing" or point.name == "clipping_norm":
+        elif point.released_by != "post_processing" or point.name in ("clipping_norm", "learning_rate"):
             continue
         elif not any((total, point.step) in wholes for total in releases_with(point.name)):
             problems.append(f"{point.name} at step {point.step} is part of no score")

@@ -35,7 +35,7 @@ from scrimp.specs.optimizers import (
     PdaDpmd,
     ScaleThenPrivatize,
 )
-from scrimp.specs.studies import Auto, LinearScaling, Random
+from scrimp.specs.studies import Auto, LinearScaling, Random, RandomSize
 
 
 class AdaptiveNorm(Spec):
@@ -443,7 +443,7 @@ class JobSpec(Spec):
     priority: Annotated[int, Field(ge=-10, le=10)] = 0
     use: Use | None = None
     seed: Annotated[int, Field(ge=0, lt=9223372036854775808)] | None = None
-    hpo: Annotated[LinearScaling | Random | Auto, Field(discriminator="strategy")] | None = None
+    hpo: Annotated[LinearScaling | Random | RandomSize | Auto, Field(discriminator="strategy")] | None = None
     audit: Audit | None = None
     queries: (
         Annotated[
@@ -470,4 +470,4 @@ class JobSpec(Spec):
 class StudySpec(JobSpec):
     """A private study: a training job with an `hpo` block."""
 
-    hpo: Annotated[LinearScaling | Random | Auto, Field(discriminator="strategy")]
+    hpo: Annotated[LinearScaling | Random | RandomSize | Auto, Field(discriminator="strategy")]

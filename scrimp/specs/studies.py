@@ -123,3 +123,35 @@ class Random(Spec):
 
     space: Space = Space()
     strategy: Literal["random"] = "random"
+
+
+class NegativeBinomialRuns(Spec):
+    """P(K = k) ∝ (1 − γ)^k Π_{l<k} (l + η)/(l + 1), for 1 ≤ k. η = 1: geometric. η = 0: logarithmic."""
+
+    kind: Literal["negative_binomial"] = "negative_binomial"
+    eta: Annotated[float, Field(gt=-1.0, le=5.0)] = 1.0
+    gamma: Annotated[float, Field(ge=0.001, lt=1.0)]
+
+
+class PoissonRuns(Spec):
+    """P(K = k) ∝ m^k/k!, for 1 ≤ k."""
+
+    kind: Literal["poisson"] = "poisson"
+    mean: Annotated[float, Field(ge=0.01, le=20.0)]
+
+
+class RandomSize(Spec):
+    """The best of a secret number K of runs, each with the whole noise and a learning rate drawn in secret.
+
+    One job and no trials: `most_runs` trainings always run, and the best of the first K, by the job's own `evaluation`,
+    is delivered. K has this distribution, given that 1 ≤ K ≤ `most_runs`. The result leaves at a whole multiple of
+    `duration_s` after the first step, so that its time tells nothing: choose it amply.
+
+    Source: Papernot & Steinke 2022, "Hyperparameter tuning with Rényi differential privacy", Lemma 7 (decision 72).
+    """
+
+    space: Space = Space()
+    strategy: Literal["random_size"] = "random_size"
+    distribution: Annotated[NegativeBinomialRuns | PoissonRuns, Field(discriminator="kind")]
+    most_runs: Annotated[int, Field(ge=2, le=100)]
+    duration_s: Annotated[int, Field(ge=1, le=604800)]

@@ -13,6 +13,7 @@ from worker.attempt.part_loading import loader
 from worker.attempt.prepare import agreed_plan, device_of_start, report_of
 from worker.attempt.rank_processes import SharedLink, Unheard
 from worker.attempt.saving import saved
+from worker.attempt.selecting import outcome_of
 from worker.channel import Channel
 from worker.data.loaded_parts import records_of, users_of
 from worker.data.ranks import Ranks
@@ -20,9 +21,8 @@ from worker.messages import RankReport, Ready, Start, Verdict, WarningCode
 from worker.noise.secret_places import HOLDOUT, TRAIN
 from worker.telemetry import Telemetry
 from worker.training.batches import TrainingData
-from worker.training.loop import Outcome, Training
+from worker.training.loop import Outcome
 from worker.training.planted import canaries_of
-from worker.training.write_ahead import Replay
 
 
 def train(channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[int], ranks: Ranks) -> None:
@@ -30,7 +30,6 @@ def train(channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[i
     device = device_of_start(start)
     plan, tested, fitted = agreed_plan(start, device, ranks)
     link.record(Verdict(self_test=tested, fitted_rows=fitted))  # nothing private was opened: worker.attempt.verdicts
-    replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
     telemetry = Telemetry(
         link,
         start.mechanism,
@@ -68,10 +67,7 @@ def train(channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[i
         side=plan.side(public) if public is not None else None,
         canaries=canaries_of(start, plan),
     )
-    training = Training(
-        plan, data, replay, link if ranks.size == 1 else SharedLink(ranks, link), telemetry, start.saved
-    )
-    outcome = training.run()
+    outcome = outcome_of(start, plan, data, SharedLink(ranks, link) if ranks.size > 1 else link, telemetry)
     reports = () if ranks.size == 1 or not start.data_public else _reports(ranks, outcome)
     artifacts = saved(start, plan.model, outcome, telemetry.scores)
     slow: tuple[WarningCode, ...] = ("one-record-passes",) if tested == "one_record" else ()
@@ -98,8 +94,7 @@ def run_rank(start: Start, ranks: Ranks) -> None:
         side=plan.side(public) if public is not None else None,
         canaries=canaries_of(start, plan),
     )
-    replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)
-    outcome = Training(plan, data, replay, SharedLink(ranks, None), unheard, start.saved).run()
+    outcome = outcome_of(start, plan, data, SharedLink(ranks, None), unheard)
     if start.data_public:
         _reports(ranks, outcome)
 
