@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from secrets import token_hex
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ WITHOUT = "Ray is not installed: pip install 'scrimp[ray]'"
 MLP = {"kind": "mlp", "hidden": [16]}
 SMALL = {"physical_batch_size": 240, "threads": 1}
 STEPS = 120
+PATIENCE_S = 300.0
 
 
 class Machines:
@@ -34,6 +37,8 @@ class Machines:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.environment
         )
+        self._answers: SimpleQueue[str] = SimpleQueue()
+        Thread(target=self._read, daemon=True).start()
         self.address = self._answer()
 
     def ask(self, command: str) -> str:
@@ -42,16 +47,25 @@ class Machines:
         self._process.stdin.flush()
         return self._answer()
 
-    def _answer(self) -> str:
+    def _read(self) -> None:
         assert self._process.stdout is not None
-        said = self._process.stdout.readline().strip()
+        for line in self._process.stdout:
+            self._answers.put(line.strip())
+        self._answers.put("")
+
+    def _answer(self) -> str:
+        said = self._answers.get(timeout=PATIENCE_S)
         assert said, "the cluster's process has ended"
         return said
 
     def end(self) -> None:
-        with self._process:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        """Its raylets end with it, whatever ends it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE_S)
+        finally:
+            self._process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +74,10 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         assert not os.environ.get("SCRIMP_REQUIRE_RAY"), WITHOUT
         pytest.skip(WITHOUT)
     made = Machines(3, tmp_path_factory.mktemp("ray") / "home")
-    yield made
-    made.end()
+    try:
+        yield made
+    finally:
+        made.end()
 
 
 @pytest.fixture(scope="module")

@@ -189,8 +189,9 @@ class Bridge:
 
 
 def send_whole(connection: ssl.SSLSocket, content: bytes) -> None:
-    """Sends one message, and ends the connection."""
+    """Sends one message, and ends the connection. The other end reads it at once, or this raises TimeoutError."""
     with closing(connection):
+        connection.settimeout(JOIN_S)
         connection.sendall(len(content).to_bytes(8, "big") + content)
 
 
@@ -198,9 +199,10 @@ def receive_whole(connection: ssl.SSLSocket) -> bytes:
     """Receives one message, and ends the connection.
 
     Raises:
-        LinksError: it is cut off.
+        LinksError: it is cut off, or does not come.
     """
     with closing(connection):
+        connection.settimeout(JOIN_S)
         length = int.from_bytes(_exactly(connection, 8), "big")
         return _exactly(connection, length)
 
