@@ -39,6 +39,9 @@ def test_a_message_arrives_whole_and_by_purpose(ports: list[Port]) -> None:
     found = accepted()
     with ring, found[RING]:
         assert found[RING].version() == "TLSv1.3"
+        for each in (ring, found[RING]):  # whoever waits for a machine that is gone without a word learns of it
+            assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == links.SILENT_S * 1000
         assert receive_whole(found[START]) == SECRET
 
 
