@@ -159,6 +159,10 @@ def _sandbox() -> Sandbox | None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _appear(**_: Any) -> None:
+    try:
+        _cluster()
+    except (RuntimeError, ConnectionError, TimeoutError) as error:  # what started this worker starts it again
+        raise SystemExit(f"the Ray cluster at {get_settings().ray_address} cannot be reached: {error}") from error
     if kernels() == "python":
         logger.warning("%s; %s", ABSENT, CURE)
     _presence().start()

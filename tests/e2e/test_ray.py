@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
-from secrets import token_hex
-from threading import Thread
 from typing import Any
 
 import pytest
 
+from scripts.ray_machines import Machines
 from tests.e2e.conftest import SERVED, Service, csv_spec, job_of, until, write_csv
 from tests.e2e.test_ranks import events
 from tests.e2e.test_spine import finished, submit
@@ -23,49 +20,6 @@ WITHOUT = "Ray is not installed: pip install 'scrimp[ray]'"
 MLP = {"kind": "mlp", "hidden": [16]}
 SMALL = {"physical_batch_size": 240, "threads": 1}
 STEPS = 120
-PATIENCE_S = 300.0
-
-
-class Machines:
-    """Raylets, each with one processor."""
-
-    def __init__(self, count: int, home: Path) -> None:
-        self.home = home
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-        self.environment = token | {"SCRIMP_HOME": str(home)}  # the storage that all machines share
-        command = [sys.executable, "-W", "ignore", "-m", "scripts.ray_machines", str(count)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.environment
-        )
-        self._answers: SimpleQueue[str] = SimpleQueue()
-        Thread(target=self._read, daemon=True).start()
-        self.address = self._answer()
-
-    def ask(self, command: str) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line.strip())
-        self._answers.put("")
-
-    def _answer(self) -> str:
-        said = self._answers.get(timeout=PATIENCE_S)
-        assert said, "the cluster's process has ended"
-        return said
-
-    def end(self) -> None:
-        """Its raylets end with it, whatever ends it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(PATIENCE_S)
-        finally:
-            self._process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +27,15 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     if find_spec("ray") is None:
         assert not os.environ.get("SCRIMP_REQUIRE_RAY"), WITHOUT
         pytest.skip(WITHOUT)
-    made = Machines(3, tmp_path_factory.mktemp("ray") / "home")
-    try:
+    folder = tmp_path_factory.mktemp("ray")
+    with closing(Machines(3, folder, {"SCRIMP_HOME": str(folder / "home")})) as made:  # the storage that all share
         yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture(scope="module")
 def service(machines: Machines) -> Iterator[Service]:
     made = Service(
-        machines.home,
+        Path(machines.environment["SCRIMP_HOME"]),
         SERVED | machines.environment | {"SCRIMP_RAY_ADDRESS": machines.address, "SCRIMP_CHECKPOINT_S": "1"},
     )
     yield made.start()
