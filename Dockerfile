@@ -50,7 +50,7 @@ COPY core core
 COPY scrimp scrimp
 COPY scrimp_server scrimp_server
 COPY worker worker
-RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e ./client -e '.[production,worker,hf,otel,s3]' \
+RUN pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" -c constraints.txt -e ./client -e '.[production,worker,hf,otel,s3,ray]' \
     && python3 -m compileall -q app core scrimp scrimp_server worker
 # The image has no compiler; without this, noise is made in Python.
 RUN pip install --no-cache-dir -c constraints.txt ziglang && python3 core/native/build.py && pip uninstall -qy ziglang

@@ -2,26 +2,94 @@
 
 `python -m scripts.ray_machines COUNT [CPUS]` prints the head's address once all are up. It reads commands from its
 standard input, and answers each with a line: `kill N` (SIGKILL to raylet N and all that runs under it), `start`,
-`groups` (how many placement groups exist). It ends with its input. RAY_AUTH_TOKEN is read from the environment.
+`groups` (how many placement groups exist). It ends with its input. Ray's settings are read from the environment.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
+from queue import SimpleQueue
+from secrets import token_hex
+from threading import Thread
 
 import psutil
-import ray
-from ray._private.state import state
-from ray.cluster_utils import Cluster
 
+from worker.cluster.certificates import make_authority, make_machine
+
+PATIENCE_S = 600.0
 HERE = "127.0.0.2"  # Ray takes 127.0.0.1 for this machine's name in its network
 STORE_BYTES = 80 * 2**20  # the least that Ray allows; nothing of ours goes there
 
 
+class Machines:
+    """Ray's nodes on this machine (scripts.ray_machines), each with one processor.
+
+    Args:
+        folder: for the keys of their connections.
+
+    Attributes:
+        environment: of whoever belongs to the cluster.
+    """
+
+    def __init__(self, count: int, folder: Path, settings: dict[str, str]) -> None:
+        make_authority(folder / "authority")
+        make_machine(folder / "authority", folder / "machine", [HERE, "127.0.0.1", "localhost"])
+        self.environment = settings | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": token_hex(32),
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_SERVER_CERT": str(folder / "machine" / "machine.crt"),
+            "RAY_TLS_SERVER_KEY": str(folder / "machine" / "machine.key"),
+            "RAY_TLS_CA_CERT": str(folder / "machine" / "ca.crt"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        command = [sys.executable, "-W", "ignore", "-m", "scripts.ray_machines", str(count)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.environment
+        )
+        self._answers: SimpleQueue[str] = SimpleQueue()
+        Thread(target=self._read, daemon=True).start()
+        self.address = self._answer()
+
+    def ask(self, command: str) -> str:
+        """A command's answer; see scripts.ray_machines."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """Ends them all."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE_S)
+        finally:
+            self._process.kill()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line.strip())
+        self._answers.put("")
+
+    def _answer(self) -> str:
+        said = self._answers.get(timeout=PATIENCE_S)
+        if not said:
+            raise RuntimeError("the cluster's process has ended")
+        return said
+
+
 def main(count: int, cpus: int) -> None:
     """Runs the cluster until the input ends."""
+    import ray
+    from ray._private.state import state
+    from ray.cluster_utils import Cluster
+
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what Ray prints, of machines that died, is no answer
     plain = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "node_ip_address": HERE, "include_dashboard": False}

@@ -15,18 +15,19 @@ from app import tracing
 from app.db.database import Database
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import Claim
 from app.lifecycle.copies import LOOK_S, drop_deleted
 from app.lifecycle.marks import Marks
 from app.lifecycle.measures import ENDS, Measures
 from app.lifecycle.queue import crews
 from app.lifecycle.queue.crews import Member
-from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.fair import Room, claim_next, size_that_waits
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import notify
 from app.logs import about
 from app.predictions import prediction_claims as predictions
 from app.repeat import in_thread
-from app.settings import get_settings
+from app.settings import Settings, get_settings
 from app.storage import parts
 from core.contracts.devices import Device, Kind
 from core.contracts.event_kinds import RUN_JOB
@@ -111,6 +112,28 @@ def _processes() -> int:
     return get_settings().worker_processes or min(largest, MOST_PROCESSES)
 
 
+def _room() -> Room:
+    """For how many ranks there is room now. Where machines are in use, a job waits in the queue, not in this worker."""
+    cluster, most = _cluster(), _processes()
+    if cluster is None:
+        return Room(most)
+    free = min(cluster.free(), most)
+    return Room(free, is_all=free >= min(cluster.most(), most))
+
+
+def _claimed(db: Database, settings: Settings) -> Claim | None:
+    """The next job in turn for which this worker has room."""
+    room, cluster = _room(), _cluster()
+    claimed: Claim | None = None
+    if room.ranks > 0:
+        heads, worker = Heads.of(settings), _presence().name
+        claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), room, _member())
+    may_grow = 0 if claimed is not None or cluster is None else settings.worker_processes or 0
+    if cluster is not None and (size := size_that_waits(db, room, may_grow)) is not None:
+        cluster.grow(size)
+    return claimed
+
+
 @cache
 def _member() -> Member | None:
     """This worker's crew, if it has a GPU to lend."""
@@ -136,6 +159,10 @@ def _sandbox() -> Sandbox | None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _appear(**_: Any) -> None:
+    try:
+        _cluster()
+    except (RuntimeError, ConnectionError, TimeoutError) as error:  # what started this worker starts it again
+        raise SystemExit(f"the Ray cluster at {get_settings().ray_address} cannot be reached: {error}") from error
     if kernels() == "python":
         logger.warning("%s; %s", ABSENT, CURE)
     _presence().start()
@@ -170,8 +197,7 @@ def run_job(job_id: str) -> None:
             notify(session, job_id)
         return
     began = tracing.wall()
-    heads, worker = Heads.of(settings), _presence().name
-    claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), _processes(), _member())
+    claimed = _claimed(db, settings)
     if claimed is not None:
         log = AttemptLog(
             db, claimed, lease_s=settings.lease_s, max_attempts=settings.max_attempts, marks=Marks.of(settings)

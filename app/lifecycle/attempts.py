@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 from sqlalchemy import and_, bindparam, case, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,7 +26,7 @@ from app.ledger.block_accounts import held_on, read_by
 from app.lifecycle import learning, measures, study_states
 from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.claims import Claim, end_attempt, fence, give_back
+from app.lifecycle.claims import Claim, Gone, end_attempt, fence, give_back
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.job_events import Mismatch, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
@@ -418,12 +417,12 @@ class AttemptLog:
         except SQLAlchemyError:
             return "unknown"
 
-    def gone(self, outcome: Literal["lost", "crashed"]) -> None:
+    def gone(self, outcome: Gone) -> None:
         """Returns the job to the queue: this worker is stopping, or the attempt's process died without a report. If a
         person asked for the end too, an attempt that is lost has ended as that person asked, as in `stopped`."""
         load_numerics()
         with self._ending() as (session, job):
-            if outcome == "lost" and job.status in STOPPING:
+            if outcome != "crashed" and job.status in STOPPING:
                 self._stopped(session, job)
             else:
                 give_back(session, job, outcome, self.max_attempts)

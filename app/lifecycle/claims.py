@@ -150,10 +150,11 @@ def give_back(session: Session, job: Job, outcome: Gone, max_attempts: int) -> N
 
     `lost`: the worker was stopped, or what it needs was away. That cause is external, so the job never fails for it,
     however often it happens. `lapsed`: nobody renewed its lease, as the worker died or cannot reach the database, or
-    the attempt has ended it; after LAPSES times `max_attempts` the job fails as one that crashed. `crashed`: the
-    attempt's own process died under a living worker (the kernel may have killed it for memory that private lengths
-    needed); after `max_attempts` the job fails and nothing is released. A job that was being cancelled is cancelled,
-    and one that was being paused is paused. From the second time on a job waits before it may be claimed again.
+    the attempt has ended it; or its ranks on several machines cannot reach each other; after LAPSES times
+    `max_attempts` the job fails as one that crashed. `crashed`: the attempt's own process died under a living worker
+    (the kernel may have killed it for memory that private lengths needed); after `max_attempts` the job fails and
+    nothing is released. A job that was being cancelled is cancelled, and one that was being paused is paused. From the
+    second time on a job waits before it may be claimed again.
     """
     end_attempt(session, job, outcome)
     # The event does not say how: a crash may depend on private data.

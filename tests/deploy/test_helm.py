@@ -139,7 +139,7 @@ def test_kubernetes_accepts_every_document(documents: list[Document]) -> None:
     names = [(each["kind"], each["metadata"]["name"]) for each in documents]
     assert len(names) == len(set(names))
     for each in documents:
-        if not each["apiVersion"].startswith(("keda.sh/", "monitoring.coreos.com/")):
+        if not each["apiVersion"].startswith(("keda.sh/", "monitoring.coreos.com/", "ray.io/")):
             kubernetes_validate.validate(each, KUBERNETES, strict=True)
 
 
@@ -322,10 +322,10 @@ def test_secrets_are_copied_as_the_service_wants_them(
 
 
 def test_the_images_have_what_the_chart_offers() -> None:
-    """A bucket, traces, and Hugging Face models on workers."""
+    """A bucket, traces; Hugging Face models and Ray on workers."""
     installed = re.findall(r"-e '\.\[([a-z0-9,]+)\]'", (CHART.parents[2] / "Dockerfile").read_text())
     api, worker = (set(each.split(",")) for each in installed)
-    assert {"production", "s3", "otel"} <= api & worker and "hf" in worker
+    assert {"production", "s3", "otel"} <= api & worker and {"hf", "ray"} <= worker
 
 
 def test_a_gpu_worker_has_its_gpus() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import pytest
 
+from scripts.ray_machines import Machines
 from tests.e2e.conftest import SERVED, Service, csv_spec, job_of, until, write_csv
 from tests.e2e.test_ranks import events
 from tests.e2e.test_spine import finished, submit
@@ -23,51 +22,20 @@ SMALL = {"physical_batch_size": 240, "threads": 1}
 STEPS = 120
 
 
-class Machines:
-    """Raylets, each with one processor."""
-
-    def __init__(self, count: int, home: Path) -> None:
-        self.home = home
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-        self.environment = token | {"SCRIMP_HOME": str(home)}  # the storage that all machines share
-        command = [sys.executable, "-W", "ignore", "-m", "scripts.ray_machines", str(count)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.environment
-        )
-        self.address = self._answer()
-
-    def ask(self, command: str) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        said = self._process.stdout.readline().strip()
-        assert said, "the cluster's process has ended"
-        return said
-
-    def end(self) -> None:
-        with self._process:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-
-
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     if find_spec("ray") is None:
         assert not os.environ.get("SCRIMP_REQUIRE_RAY"), WITHOUT
         pytest.skip(WITHOUT)
-    made = Machines(3, tmp_path_factory.mktemp("ray") / "home")
-    yield made
-    made.end()
+    folder = tmp_path_factory.mktemp("ray")
+    with closing(Machines(3, folder, {"SCRIMP_HOME": str(folder / "home")})) as made:  # the storage that all share
+        yield made
 
 
 @pytest.fixture(scope="module")
 def service(machines: Machines) -> Iterator[Service]:
     made = Service(
-        machines.home,
+        Path(machines.environment["SCRIMP_HOME"]),
         SERVED | machines.environment | {"SCRIMP_RAY_ADDRESS": machines.address, "SCRIMP_CHECKPOINT_S": "1"},
     )
     yield made.start()

@@ -13,7 +13,7 @@ from app.db.models import Attempt, Job
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.queue.crews import Member, release
-from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.fair import Room, claim_next
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import ACTIVE
 from core.contracts.devices import Device
@@ -50,7 +50,9 @@ class Hand:
             return None
         kinds = BOTH if self.device is not None else frozenset(("cpu",))
         member = Member(self.crew, self.device) if self.crew is not None and self.device is not None else None
-        self.held = claim_next(self.db, NO_RECORDS, self.presence.name, lease_s, kinds, self.processes, member=member)
+        self.held = claim_next(
+            self.db, NO_RECORDS, self.presence.name, lease_s, kinds, Room(self.processes), member=member
+        )
         return self.held
 
     def log(self) -> AttemptLog:

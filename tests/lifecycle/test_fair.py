@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event, update
@@ -17,7 +18,7 @@ from app.db.models import ApiKey, ClaimTurn, Job
 from app.ledger.behind import record
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.queue.fair import Candidate, Chosen, claim_next, fairest
+from app.lifecycle.queue.fair import Candidate, Chosen, Room, claim_next, fairest, size_that_waits
 from app.lifecycle.queue.turns import Pair, Turn, Turns
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
@@ -174,7 +175,7 @@ def test_a_job_that_asks_for_more_processes_waits_for_them_and_blocks_nobody(db:
         key = add_key(session, "analyst")
     asked: tuple[int | str, ...] = (4, "auto", 3, 1, 8)
     jobs = [submit(dataset, key, str(each), runtime={"processes": each}, **CHEAP) for each in asked]
-    taken = [claim_next(db, NO_RECORDS, "w", 30.0, BOTH, processes) for processes in (1, 3, 4, 3, 7, 8)]
+    taken = [claim_next(db, NO_RECORDS, "w", 30.0, BOTH, Room(processes)) for processes in (1, 3, 4, 3, 7, 8)]
     wanted = [jobs[1], jobs[2], jobs[0], jobs[3], None, jobs[4]]
     assert [each and each.job_id for each in taken] == wanted
 
@@ -182,13 +183,26 @@ def test_a_job_that_asks_for_more_processes_waits_for_them_and_blocks_nobody(db:
 def test_a_job_that_was_ready_goes_on_with_fewer_processes(db: Database, submit: Submit) -> None:
     """Its model is the same to the bit with fewer, and a step that was started is better finished than kept waiting."""
     waits = submit(add_dataset(db), runtime={"processes": 4}, **CHEAP)
-    held = claim_next(db, NO_RECORDS, "large", 30.0, BOTH, 4)
+    held = claim_next(db, NO_RECORDS, "large", 30.0, BOTH, Room(4))
     assert held is not None and held.job_id == waits
     log = AttemptLog(db, held, lease_s=30.0, max_attempts=5)
     log.ready("cpu", numerics(), processes=(11, 12, 13, 14))
     log.gone("lost")
-    held = claim_next(db, NO_RECORDS, "small", 30.0, BOTH, 1)
+    in_use = Room(3, is_all=False)
+    assert claim_next(db, NO_RECORDS, "busy", 30.0, BOTH, in_use) is None, "machines will be free: it waits for them"
+    held = claim_next(db, NO_RECORDS, "small", 30.0, BOTH, Room(1))
     assert held is not None and held.job_id == waits
+
+
+def test_a_cluster_that_may_grow_is_told_the_size_of_the_oldest_job_that_waits(db: Database, submit: Submit) -> None:
+    dataset = add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "analyst")
+    runtimes: tuple[dict[str, Any], ...] = ({"processes": 8}, {"processes": 4, "device": "cuda"}, {"processes": 3}, {})
+    for runtime in runtimes:
+        submit(dataset, key, str(runtime), runtime=runtime, **CHEAP)
+    sizes = [size_that_waits(db, Room(ranks), most) for ranks, most in ((2, 7), (2, 8), (3, 7), (8, 8), (2, 0))]
+    assert sizes == [3, 8, None, None, None]
 
 
 def test_a_key_at_its_limit_blocks_nobody(db: Database, submit: Submit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -53,6 +54,20 @@ def _carry(source: socket.socket, target: socket.socket) -> None:
                 target.sendall(said)
         with suppress(OSError):
             target.shutdown(socket.SHUT_WR)
+
+
+def aside(work: Callable[[], R]) -> Callable[[], R]:
+    """Begins work in a thread that nobody's end waits for. Returns what waits for its result, `PATIENCE_S` at most."""
+    result: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return partial(result.result, PATIENCE_S)
 
 
 def together(

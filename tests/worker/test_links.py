@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.worker.gang import PATIENCE_S, aside
 from worker.attempt.ring import RingRanks
 from worker.cluster import links
 from worker.cluster.links import RING, START, Bridge, LinksError, Port, receive_whole, send_whole
@@ -32,13 +33,15 @@ def ports() -> Iterator[list[Port]]:
 
 def test_a_message_arrives_whole_and_by_purpose(ports: list[Port]) -> None:
     driver, rank, before = ports
-    with ThreadPoolExecutor() as pool:
-        accepted = pool.submit(rank.accept, {START: driver.address, RING: before.address})
-        ring = before.connect(rank.address, RING)
-        send_whole(driver.connect(rank.address, START), SECRET)
-        found = accepted.result(timeout=120)
+    accepted = aside(lambda: rank.accept({START: driver.address, RING: before.address}))
+    ring = before.connect(rank.address, RING)
+    send_whole(driver.connect(rank.address, START), SECRET)
+    found = accepted()
     with ring, found[RING]:
         assert found[RING].version() == "TLSv1.3"
+        for each in (ring, found[RING]):  # whoever waits for a machine that is gone without a word learns of it
+            assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == links.SILENT_S * 1000
         assert receive_whole(found[START]) == SECRET
 
 
@@ -46,48 +49,56 @@ def test_a_stranger_and_a_rank_in_another_s_place_are_turned_away(ports: list[Po
     """The port is open to the network: who comes with another key, or none, changes nothing."""
     driver, rank, other = ports
     stranger = Port(HERE)
-    with ThreadPoolExecutor() as pool:
-        accepted = pool.submit(rank.accept, {START: driver.address})
-        with socket.create_connection((HERE, rank.address.port)) as plain:
-            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        for each in (stranger, other):
-            with suppress(LinksError, OSError), each.connect(rank.address, START) as connection:
-                connection.sendall(b"forged")
-        genuine = driver.connect(rank.address, START)
-        send_whole(genuine, SECRET)
-        assert receive_whole(accepted.result(timeout=120)[START]) == SECRET
+    accepted = aside(lambda: rank.accept({START: driver.address}))
+    with socket.create_connection((HERE, rank.address.port), timeout=PATIENCE_S) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    for each in (stranger, other):
+        with suppress(LinksError, OSError), each.connect(rank.address, START) as connection:
+            connection.sendall(b"forged")
+    genuine = driver.connect(rank.address, START)
+    send_whole(genuine, SECRET)
+    assert receive_whole(accepted()[START]) == SECRET
     stranger.close()
 
 
 def test_a_known_rank_cannot_take_another_s_part(ports: list[Port]) -> None:
     """Its certificate is accepted, but not for what only the driver says."""
     driver, rank, before = ports
-    with ThreadPoolExecutor() as pool:
-        accepted = pool.submit(rank.accept, {START: driver.address, RING: before.address})
-        with before.connect(rank.address, START) as forged, suppress(OSError):
-            send_whole(forged, b"forged keys")
-        ring = before.connect(rank.address, RING)
-        send_whole(driver.connect(rank.address, START), SECRET)
-        found = accepted.result(timeout=120)
-        with ring, found[RING]:
-            assert receive_whole(found[START]) == SECRET
+    accepted = aside(lambda: rank.accept({START: driver.address, RING: before.address}))
+    with before.connect(rank.address, START) as forged, suppress(OSError):
+        send_whole(forged, b"forged keys")
+    ring = before.connect(rank.address, RING)
+    send_whole(driver.connect(rank.address, START), SECRET)
+    found = accepted()
+    with ring, found[RING]:
+        assert receive_whole(found[START]) == SECRET
 
 
 def test_who_answers_with_another_certificate_hears_nothing(ports: list[Port]) -> None:
     driver, rank, other = ports
     wrong = links.Address(HERE, other.address.port, rank.address.certificate)
-    with ThreadPoolExecutor() as pool:
-        accepted = pool.submit(other.accept, {START: driver.address})
-        with pytest.raises(LinksError):
-            driver.connect(wrong, START)
-        send_whole(driver.connect(other.address, START), b"x")
-        assert receive_whole(accepted.result(timeout=120)[START]) == b"x"
+    accepted = aside(lambda: other.accept({START: driver.address}))
+    with pytest.raises(LinksError):
+        driver.connect(wrong, START)
+    send_whole(driver.connect(other.address, START), b"x")
+    assert receive_whole(accepted()[START]) == b"x"
 
 
 def test_nobody_waits_for_ever_for_a_rank(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "JOIN_S", 0.0)
     with pytest.raises(LinksError):
         ports[1].accept({START: ports[0].address})
+
+
+def test_nobody_waits_for_ever_for_a_message(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer came, and is silent: its machine may be gone without a word."""
+    driver, rank, _ = ports
+    accepted = aside(lambda: rank.accept({START: driver.address}))
+    with driver.connect(rank.address, START):
+        monkeypatch.setattr(links, "JOIN_S", 0.01)
+        heard = aside(lambda: receive_whole(accepted()[START]))
+        with pytest.raises(LinksError, match="cut off"):
+            heard()
 
 
 def test_strangers_that_keep_coming_prolong_no_wait(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,21 +118,23 @@ def test_what_goes_by_is_not_readable(ports: list[Port]) -> None:
     """Everything between two ranks passes through a listener that records it."""
     driver, rank, _ = ports
     tap = socket.create_server((HERE, 0))
+    tap.settimeout(PATIENCE_S)
     seen = bytearray()
 
     def listen() -> None:
-        with tap.accept()[0] as inside, socket.create_connection((HERE, rank.address.port)) as onward:
-            pair = {inside: onward, onward: inside}
-            with ThreadPoolExecutor() as both:
-                list(both.map(lambda source: _pass_on(source, pair[source], seen), pair))
+        with tap, tap.accept()[0] as inside, socket.create_connection((HERE, rank.address.port)) as onward:
+            inside.settimeout(PATIENCE_S)
+            onward.settimeout(PATIENCE_S)
+            back = aside(lambda: _pass_on(onward, inside, seen))
+            _pass_on(inside, onward, seen)
+            back()
 
-    with ThreadPoolExecutor() as pool:
-        pool.submit(listen)
-        accepted = pool.submit(rank.accept, {START: driver.address})
-        through = links.Address(HERE, tap.getsockname()[1], rank.address.certificate)
-        send_whole(driver.connect(through, START), SECRET)
-        assert receive_whole(accepted.result(timeout=120)[START]) == SECRET
-    tap.close()
+    listener = aside(listen)
+    accepted = aside(lambda: rank.accept({START: driver.address}))
+    through = links.Address(HERE, tap.getsockname()[1], rank.address.certificate)
+    send_whole(driver.connect(through, START), SECRET)
+    assert receive_whole(accepted()[START]) == SECRET
+    listener()
     assert len(seen) > len(SECRET)
     assert b"totals" not in seen and rank.address.certificate not in seen and driver.address.certificate not in seen
 
@@ -153,8 +166,8 @@ def test_a_ring_over_bridges_adds_up_and_an_end_reaches_all(ports: list[Port]) -
         bridge.finish(60.0)
         return same
 
-    with ThreadPoolExecutor() as pool:
-        assert list(pool.map(rank, range(size))) == [True] * size
+    ends = [aside(partial(rank, number)) for number in range(size)]
+    assert [end() for end in ends] == [True] * size
 
 
 def test_a_key_is_in_no_file_and_each_rank_has_its_own(ports: list[Port]) -> None:

@@ -31,7 +31,7 @@ from worker.attempt.rank_processes import PEER_GONE, Forked, Others, exit_status
 from worker.attempt.running import run_rank, train
 from worker.attempt.second_user import User
 from worker.channel import Channel
-from worker.data.ranks import ALONE, Ranks, RanksError
+from worker.data.ranks import ALONE, Ranks, RanksDifferError, RanksError
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
@@ -123,7 +123,8 @@ def serve(
         if isinstance(error, RanksError):
             code = peers.failure() if peers is not None else None
         if code is None:
-            return 1  # a rank is gone: the job is queued again
+            # A rank is gone: the job is queued again. Where they are processes of this one, one of them has crashed.
+            return 1 if peers is not None or isinstance(error, RanksDifferError) else PEER_GONE
         with contextlib.suppress(OSError):
             channel.send(Failed(code=code, message=FAILURE_TEXTS[code], module=failed_module(error)))
         return 1

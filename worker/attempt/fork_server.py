@@ -44,6 +44,7 @@ START_S = 120.0  # loading torch takes twenty seconds on a slow, busy machine
 FORKED, REFUSED, HOW, UNKNOWN = b"forked", b"refused", b"how", b"unknown"
 REMEMBERED = 64  # exit statuses kept
 READ = 32
+EXITED = "exit code "  # how a process ended that no signal did
 COMMAND = (sys.executable, "-m", "worker.attempt.fork_server")
 LOGS = {"SCRIMP_LOG_FORMAT": "text", "SCRIMP_LOG_LEVEL": "INFO"}
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -139,7 +140,7 @@ class ForkServer:
         if not answer or answer == UNKNOWN:
             return None
         status = int(answer)
-        return f"exit code {status}" if status >= 0 else signal.Signals(-status).name
+        return f"{EXITED}{status}" if status >= 0 else signal.Signals(-status).name
 
     def _asked(self, *channels: int) -> tuple[bytes, int | None]:
         """The answer and a pidfd; both empty if the fork server is gone.

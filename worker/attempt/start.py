@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 from sqlalchemy.orm import Session
 
@@ -19,6 +19,7 @@ from app.db.models import Job
 from app.ledger.block_accounts import read_by
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import Gone
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.study_states import has_one_mean, released_mean
 from app.secrets import at_epoch, load_secrets, secret_id
@@ -141,12 +142,12 @@ class Elsewhere(Protocol):
             stored: see Inputs.
 
         Raises:
-            TransientError: one cannot be reached.
+            RanksError: one cannot be reached.
         """
         ...
 
-    def why(self) -> messages.FailureCode | Literal["lost"] | None:
-        """Why rank 0 found them gone: one's failure, or the loss of a machine; None if neither is known."""
+    def why(self) -> messages.FailureCode | Gone:
+        """Why rank 0 found them gone: one's failure for a known cause, or how they went."""
         ...
 
 

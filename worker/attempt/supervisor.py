@@ -21,6 +21,7 @@ from app.ledger.behind import record, record_soon
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.attempt_records import Begun, Resalted
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import Gone
 from app.lifecycle.job_events import Part, Rank
 from app.lifecycle.settle import Cause
 from app.settings import Settings
@@ -34,14 +35,16 @@ from worker import messages
 from worker.attempt.attempt_watch import TICK_S, Watch
 from worker.attempt.audited import finding_of
 from worker.attempt.code_release import release
-from worker.attempt.fork_server import ForkServer, Process
+from worker.attempt.fork_server import EXITED, ForkServer, Process
 from worker.attempt.job_checkpoints import Checkpoints, Saved
 from worker.attempt.output_files import read_artifact, take_over
 from worker.attempt.output_folders import clear, output_folder
+from worker.attempt.rank_processes import PEER_GONE
 from worker.attempt.start import Elsewhere, Inputs, Machine, NoiseSecrets, start_message
 from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
 from worker.channel import Channel
+from worker.data.ranks import RanksError
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ def run_attempt(
         is_kept = True  # the job may have succeeded anyway, so its files stay
         if attempt is not None:
             attempt.kill()
-        log.gone("lost" if isinstance(error, OperationalError | TransientError | Unavailable) else "crashed")
+        log.gone(_outcome(error))
     finally:
         if attempt is not None:
             attempt.close()
@@ -118,6 +121,13 @@ def run_attempt(
             for dataset_id in begun.reads:
                 record_soon(log.db, Heads.of(settings), dataset_id)
     return "unstarted" if attempt is None else attempt.ended_by
+
+
+def _outcome(error: Exception) -> Gone:
+    """How an attempt went whose supervisor raised an error. What ranks on other machines lack may lack for ever."""
+    if isinstance(error, RanksError):
+        return "lapsed"
+    return "lost" if isinstance(error, OperationalError | TransientError | Unavailable) else "crashed"
 
 
 def _time_left_s(begun: Begun, settings: Settings) -> float:
@@ -309,11 +319,13 @@ class Supervised:
 
     def _gone_with_others(self) -> None:
         """Settles an attempt that ended without a word: because of a rank elsewhere, or by itself."""
-        reason = None if self.machine.elsewhere is None else self.machine.elsewhere.why()
-        if reason is None or reason == "lost":
-            self.log.gone(reason or "crashed")
-        else:
-            self._fail(messages.Failed(code=reason, message=messages.FAILURE_TEXTS[reason]))
+        found_others_gone = self.ended_by == f"{EXITED}{PEER_GONE}"
+        others = self.machine.elsewhere if found_others_gone else None
+        match "crashed" if others is None else others.why():
+            case "crashed" | "lapsed" | "lost" as outcome:
+                self.log.gone(outcome)
+            case code:
+                self.log.fail(code, messages.FAILURE_TEXTS[code])
 
     def _fail_late(self) -> None:
         """Fails the job at its time limit, which depends on no data.

@@ -11,18 +11,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray._private.state import available_resources_per_node
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from sqlalchemy import select
 
 from app.db.models import Job
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.claims import Gone
 from app.settings import Settings
 from core.contracts.runtime import Runtime, StoredRuntime
 from core.errors import StaleAttempt, TransientError, Unavailable
@@ -31,22 +34,22 @@ from worker.attempt.fork_server import ForkServer
 from worker.attempt.rank_processes import PEER_GONE, failure_of
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.cluster.links import RING, START, Bridge, Port, send_whole
-from worker.cluster.node import Node, Told
+from worker.cluster.node import CRASHED, Node, Told
+from worker.data.ranks import RanksError
 from worker.messages import FailureCode, Start
 
 logger = logging.getLogger(__name__)
-ROOM_S = 300.0  # a cluster that grows on demand takes minutes to start machines
+GROW_S = 300.0  # a cluster that grows on demand takes minutes to start machines
+ROOM_S = 15.0  # room that there was as a job was claimed; another worker may have been quicker
+WORST_FIRST: tuple[Gone, ...] = ("crashed", "lapsed", "lost")
 START_S = 120.0  # in which actors start: each loads torch
 LOOK_S = 1.0
 WHY_S = 10.0  # in which the ends of all ranks are known once one has ended
-CRASHED = -1  # the status of a rank that a signal ended, or whose actor raised an error of its own
 NODE_ID = "ray.io/node-id"  # a label that every node has
 
 
-class GroupError(TransientError):
-    """The ranks of an attempt cannot be started: its job is queued again."""
-
-    code = "ranks"
+class GroupError(RanksError):
+    """The ranks of an attempt cannot be started."""
 
 
 class Cluster:
@@ -71,19 +74,42 @@ class Cluster:
         thread.join()
         if failed:
             raise failed[0]
+        self._growth: threading.Thread | None = None
 
-    def most(self, share: int = 1) -> int:
-        """How many ranks the cluster has room for when nothing else runs, at so many processors each."""
-        return sum(int(node["Resources"].get("CPU", 0)) // share for node in ray.nodes() if node["Alive"])
+    def most(self) -> int:
+        """How many ranks the cluster has room for when nothing else runs."""
+        return sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+
+    def free(self, share: int = 1) -> int:
+        """How many ranks the cluster has room for now, at so many processors each; none if the first one has no room on
+        this machine."""
+        free = {
+            node: int(resources.get("CPU", 0)) // share for node, resources in available_resources_per_node().items()
+        }
+        return sum(free.values()) if free.get(ray.get_runtime_context().get_node_id()) else 0
 
     def share(self, ranks: int, threads: int) -> int:
-        """How many processors to reserve for each rank: its threads, or fewer where the cluster has not so many."""
-        able = (each for each in range(threads, 1, -1) if self.most(share=each) >= ranks)
+        """How many processors to reserve for each rank: its threads, or fewer where not so many are free."""
+        able = (each for each in range(threads, 1, -1) if self.free(share=each) >= ranks)
         return next(able, 1)
 
+    def grow(self, ranks: int) -> None:
+        """Asks Ray for room for so many ranks, unless it is asked already, and gives it up as soon as it is there: a
+        cluster that grows on demand starts machines."""
+        if self._growth is not None and self._growth.is_alive():
+            return
+        until = time.monotonic() + GROW_S
+
+        def ask() -> None:
+            with suppress(RayError), self.room(ranks, {"CPU": 1.0}, lambda: time.monotonic() < until):
+                pass
+
+        self._growth = threading.Thread(target=ask, name="ray-growth", daemon=True)
+        self._growth.start()
+
     def run(self, log: AttemptLog, settings: Settings, fork_server: ForkServer) -> str:
-        """Runs one attempt of a claimed job; see `run_attempt`. Where there is no room in `ROOM_S`, gives the job back:
-        it waits in the queue, and this worker takes others.
+        """Runs one attempt of a claimed job; see `run_attempt`. Where another worker was quicker to take the room, or a
+        machine is gone, gives the job back: it waits in the queue, and this worker takes others.
 
         The time that it waits for room is no time of the job's.
         """
@@ -111,7 +137,7 @@ class Cluster:
             logger.warning("attempt %s of %s is stale", log.held.attempt, log.held.job_id)
         except (RayError, TransientError) as error:
             logger.warning("the attempt cannot start on the cluster: %s", type(error).__name__, exc_info=error)
-            log.gone("lost")
+            log.gone("lapsed" if isinstance(error, RanksError) else "lost")
         return "unstarted"
 
     @contextmanager
@@ -213,13 +239,16 @@ class Group:
             bridge.hear(self._port.accept({RING: self._ring[-1]})[RING])
             yield (bridge.inner.fileno(),)
 
-    def why(self) -> FailureCode | Literal["lost"] | None:
-        """Why rank 0 found the others gone: a rank's failure, or a machine's loss; None if neither is known."""
+    def why(self) -> FailureCode | Gone:
+        """Why rank 0 found the others gone: a rank's failure, or the one of their ends that is most the job's own.
+
+        If none says why, they cannot reach each other: `lapsed`, as that may be so for ever.
+        """
         ray.wait(self._runs, num_returns=len(self._runs), timeout=WHY_S)
         ends = [self._ended(each) for each in self._runs]
-        reasons = (failure_of(each) for each in ends if isinstance(each, int) and each != PEER_GONE)
-        code = next((each for each in reasons if each is not None), None)
-        return code or ("lost" if "lost" in ends else None)
+        codes = (failure_of(each) for each in ends if isinstance(each, int))
+        known: Iterable[FailureCode | Gone] = chain(filter(None, codes), (each for each in WORST_FIRST if each in ends))
+        return next(iter(known), "lapsed")
 
     def close(self) -> None:
         """Ends all ranks of this attempt that are left."""
@@ -241,15 +270,18 @@ class Group:
                 bridge.cut()
                 return
 
-    def _ended(self, run: Any) -> int | Literal["lost"] | None:
-        """A rank's exit status; None while it runs."""
+    def _ended(self, run: Any) -> int | Gone | None:
+        """A rank's exit status, or how its job's attempt counts for it; None while it runs."""
         if not ray.wait([run], timeout=0)[0]:
             return None
         try:
-            return int(ray.get(run))
+            status = int(ray.get(run, timeout=START_S))
+            return "crashed" if status == CRASHED else status
         except RayTaskError as error:  # our own code there: counted, unless its cause is an external one
             logger.warning("a rank's actor fails: %s", type(error.cause).__name__)
-            return "lost" if isinstance(error.cause, TransientError | Unavailable) else CRASHED
-        except RayError as error:
-            logger.warning("a rank of this attempt is lost: %s", type(error).__name__)
-            return "lost"
+            if isinstance(error.cause, RanksError):
+                return PEER_GONE
+            return "lost" if isinstance(error.cause, TransientError | Unavailable) else "crashed"
+        except RayError as error:  # as a worker that dies: what ended it may be this job's memory
+            logger.warning("a rank of this attempt is gone: %s", type(error).__name__)
+            return "crashed" if isinstance(error, OutOfMemoryError) else "lapsed"

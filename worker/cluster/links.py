@@ -22,17 +22,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from core.errors import TransientError
+from worker.data.ranks import RanksError
 
 JOIN_S = 120.0  # in which all ranks find each other; a busy machine takes seconds to start one
 HANDSHAKE_S = 20.0
+SILENT_S = 60
 CHUNK = 2**18
 START, RING = b"s", b"r"  # the first byte of a connection: what it is for
 LIFE = timedelta(days=3650)  # the key dies with its process; clocks of machines may differ
 
 
-class LinksError(TransientError):
-    """The ranks of an attempt cannot reach each other: its job is queued again."""
+class LinksError(RanksError):
+    """The ranks of an attempt cannot reach each other."""
 
     code = "links"
 
@@ -77,6 +78,7 @@ class Port:
         """
         try:
             plain = socket.create_connection((peer.host, peer.port), timeout=JOIN_S)
+            _notice_silence(plain)
             connection = self._context(ssl.PROTOCOL_TLS_CLIENT, peer).wrap_socket(plain)
             with ExitStack() as refused:
                 refused.enter_context(connection)
@@ -111,6 +113,7 @@ class Port:
                 raise LinksError("a rank of this attempt does not come") from error
             with suppress(OSError):
                 plain.settimeout(min(HANDSHAKE_S, left_s))
+                _notice_silence(plain)
                 connection = context.wrap_socket(plain, server_side=True)
                 with ExitStack() as rejected:
                     rejected.enter_context(connection)
@@ -189,8 +192,9 @@ class Bridge:
 
 
 def send_whole(connection: ssl.SSLSocket, content: bytes) -> None:
-    """Sends one message, and ends the connection."""
+    """Sends one message, and ends the connection. The other end reads it at once, or this raises TimeoutError."""
     with closing(connection):
+        connection.settimeout(JOIN_S)
         connection.sendall(len(content).to_bytes(8, "big") + content)
 
 
@@ -198,9 +202,10 @@ def receive_whole(connection: ssl.SSLSocket) -> bytes:
     """Receives one message, and ends the connection.
 
     Raises:
-        LinksError: it is cut off.
+        LinksError: it is cut off, or does not come.
     """
     with closing(connection):
+        connection.settimeout(JOIN_S)
         length = int.from_bytes(_exactly(connection, 8), "big")
         return _exactly(connection, length)
 
@@ -216,6 +221,18 @@ def _exactly(connection: ssl.SSLSocket, count: int) -> bytes:
             raise LinksError("a message of this attempt is cut off")
         received += chunk
     return bytes(received)
+
+
+def _notice_silence(connection: socket.socket) -> None:
+    """Ends a connection whose other machine, or the network on its way, is gone without a word for `SILENT_S`."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, SILENT_S // 4),
+        (socket.TCP_KEEPINTVL, SILENT_S // 4),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, SILENT_S * 1000),  # of what was sent and is not confirmed
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _is_from(connection: ssl.SSLSocket, peer: Address) -> bool:

@@ -21,16 +21,18 @@ from pydantic import ValidationError
 from app.settings import Settings, get_settings
 from app.storage import objects, parts
 from core.contracts.base import Document
+from core.parts.damage import DataDamagedError
 from core.parts.sealed import header_of
 from worker import messages
 from worker.attempt.code_release import release
-from worker.attempt.fork_server import ForkServer
+from worker.attempt.fork_server import EXITED, ForkServer
+from worker.attempt.rank_processes import exit_status, failure_of
 from worker.attempt.user_checks import user_of
 from worker.channel import Channel
 from worker.cluster.links import RING, START, Address, Bridge, LinksError, Port, receive_whole
 from worker.messages import Part, Start
 
-EXITED = "exit code "
+CRASHED = -1  # the status of a rank that a signal ended, or that may do better in another attempt
 DRAIN_S = 60.0  # in which the next rank reads what an ended one said
 
 
@@ -59,7 +61,7 @@ class Node:
         return self._port.address, release()
 
     def run(self, rank: int, ring: Sequence[Address]) -> int:
-        """Runs the rank to its end. Returns its process's exit status; −1 if a signal ended it.
+        """Runs the rank to its end. Returns its process's exit status; see `_status`.
 
         Args:
             ring: all ranks, in their order.
@@ -77,7 +79,10 @@ class Node:
                 raise LinksError("the driver's message is none") from None
             settings = get_settings()
             output = open_.enter_context(tempfile.TemporaryDirectory(prefix="scrimp-rank-"))
-            start = here(order, rank, settings, output, open_)
+            try:
+                start = here(order, rank, settings, output, open_)
+            except DataDamagedError:
+                return _status(exit_status("data-damaged"), order, settings)
             forks = ForkServer(settings.attempt_memory_bytes, None, user_of(settings))
             open_.callback(forks.close)
             own_end, child_end = socket.socketpair()
@@ -91,7 +96,31 @@ class Node:
             bridge.finish(DRAIN_S)
             exit_text = process.how() or ""
             process.close()
-        return int(exit_text.removeprefix(EXITED)) if exit_text.startswith(EXITED) else -1
+        ended = int(exit_text.removeprefix(EXITED)) if exit_text.startswith(EXITED) else CRASHED
+        return _status(ended, order, settings)
+
+
+def _status(ended: int, order: Told, settings: Settings) -> int:
+    """What a rank's end is for its job, as on one machine (worker.attempt.supervisor): a machine that cannot compute,
+    or a copy of a part that this machine's disk has changed, is no failure of the job's. The copy is removed: another
+    attempt fetches it anew."""
+    code = failure_of(ended)
+    if code == "device" or (code == "data-damaged" and _discarded(order, settings)):
+        return CRASHED
+    return ended
+
+
+def _discarded(order: Told, settings: Settings) -> bool:
+    """Removes this machine's copies of a job's data sets. Returns False if it has none."""
+    store, train = parts.of(settings), order.start.parts.train
+    discarded = [
+        store.discard(each) for each in {_dataset_of(order.stored[part.path]) for part in train}
+    ]  # all of them
+    return any(discarded)
+
+
+def _dataset_of(stored: str) -> str:
+    return stored.split("/")[1]
 
 
 def here(order: Told, rank: int, settings: Settings, output: str, open_: ExitStack) -> Start:
@@ -108,7 +137,7 @@ def here(order: Told, rank: int, settings: Settings, output: str, open_: ExitSta
     def part(named: Part) -> Part:
         stored = order.stored[named.path]
         path = open_.enter_context(store.held(stored, named.sha256))
-        cache = None if named.cache_dir is None else str(store.features(stored.split("/")[1]))
+        cache = None if named.cache_dir is None else str(store.features(_dataset_of(stored)))
         # A copy of this machine may be in plaintext.
         return named.model_copy(
             update={"path": str(path), "cache_dir": cache, "seal": named.seal if header_of(path) is not None else None}

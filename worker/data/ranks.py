@@ -17,9 +17,13 @@ from core.errors import TransientError
 
 
 class RanksError(TransientError):
-    """A rank is gone or computed something else: the attempt ends without a word, and its job is queued again."""
+    """A rank is gone, or cannot be reached: the attempt ends without a word, and its job is queued again."""
 
     code = "ranks"
+
+
+class RanksDifferError(RanksError):
+    """A rank computed something else: a machine's fault, and a crash of the attempt."""
 
 
 class Ranks(Protocol):

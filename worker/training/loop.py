@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core.errors import PrivacyError
 from worker.data.placed import CPU, placed
-from worker.data.ranks import RanksError
+from worker.data.ranks import RanksDifferError
 from worker.data.shards import Shards
 from worker.messages import Checkpoint, Resalt, WarningCode
 from worker.metrics.scores import public_training_loss
@@ -197,7 +197,7 @@ class Training:
         """Compares the state with its record, then releases what may leave. Returns the position to continue from."""
         digest = position.digest(self._optimizer)
         if not self._plan.ranks.agree(bytes.fromhex(digest)):
-            raise RanksError("the ranks of this attempt reached different states")
+            raise RanksDifferError("the ranks of this attempt reached different states")
         if self._replay.contradicts(position.step, digest):
             return self._restore()
         # Only what is recorded can be contradicted, so a state is kept only while records follow it.

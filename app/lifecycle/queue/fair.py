@@ -8,10 +8,10 @@ Weights of keys decide how often each has a turn (app.lifecycle.queue.turns). A 
 key's jobs alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
-another device, jobs that ask for more processes than it has, jobs that wait after a crash, jobs of a key at its limit
-of running jobs, jobs that wait for the release that began them, and jobs on a data set whose ledger is behind its
-record. A job that asks for several GPUs keeps its turn: see app.lifecycle.queue.crews. The order depends only on public
-facts: who asked, and when, and how many whole seconds a job has run.
+another device, jobs that ask for more processes than it has room for, jobs that wait after a crash, jobs of a key at
+its limit of running jobs, jobs that wait for the release that began them, and jobs on a data set whose ledger is behind
+its record. A job that asks for several GPUs keeps its turn: see app.lifecycle.queue.crews. The order depends only on
+public facts: who asked, and when, and how many whole seconds a job has run.
 """
 
 from __future__ import annotations
@@ -84,6 +84,21 @@ _LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
+class Room:
+    """How many ranks of one job a worker can run on processors now.
+
+    Attributes:
+        is_all: so many, and never more: a job that has become ready goes on there with fewer than it asks for.
+    """
+
+    ranks: int
+    is_all: bool = True
+
+
+ROOM_FOR_ONE = Room(1)
+
+
+@dataclass(frozen=True)
 class Candidate:
     """The first queued job of a key on an owner's data."""
 
@@ -143,7 +158,7 @@ def claim_next(
     worker: str,
     lease_s: float,
     devices: Collection[str],
-    processes: int = 1,
+    room: Room = ROOM_FOR_ONE,
     member: Member | None = None,
 ) -> Claim | None:
     """Takes the job whose turn it is; None if no job waits that this worker may take.
@@ -153,8 +168,8 @@ def claim_next(
         heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
         devices: this worker's kinds of devices; a job that names none runs on any. A job that became ready on one kind
             stays on it: its replay is the same only there.
-        processes: how many ranks this worker can run at once. A job that asks for more waits for a worker with so many,
-            and delays no other job meanwhile. Once it has become ready, any worker may go on with fewer.
+        room: for ranks on processors. A job that asks for more waits for a worker with so much, and delays no other job
+            meanwhile.
         member: its crew, if it shares its GPU with others. If its own GPU is lent, or kept for the gang whose turn it
             is, it takes only jobs that ask for a processor.
     """
@@ -168,7 +183,7 @@ def claim_next(
         with db.write() as session:
             behind = [dataset_id for dataset_id, entries in current.items() if not entries]
             place = Place.alone(devices) if member is None else place_of(session, worker, member, lease_s)
-            fits = may_run(devices, processes, place.most, spare=keeps or place.is_lent)
+            fits = may_run(devices, room, place.most, spare=keeps or place.is_lent)
             may = and_(fits, _of_release(session, worker, lease_s))
             line_head = next_job(session, may, passed, behind)
             if line_head is None:
@@ -178,7 +193,7 @@ def claim_next(
             reads = held_on(session, job.parent_id or job.id) or [candidate.dataset_id]
             if all(each in current for each in reads):
                 reached = all(_hold_within(session, job, each, current[each]) for each in reads)
-                gpus, waits = _gpus(place, job, processes) if reached else (None, False)
+                gpus, waits = _gpus(place, job, room.ranks) if reached else (None, False)
                 if waits:
                     keeps = True
                     continue
@@ -229,22 +244,36 @@ def _hold_within(session: Session, job: Row[Any], dataset_id: str, entries: int)
     return seq is not None and seq <= entries
 
 
-def may_run(devices: Collection[str], processes: int, gpus: int, *, spare: bool = False) -> ColumnElement[bool]:
-    """The condition that a worker may ever run a job.
+def may_run(devices: Collection[str], room: Room, gpus: int, *, spare: bool = False) -> ColumnElement[bool]:
+    """The condition that a worker may run a job.
 
     Args:
-        devices, processes: see claim_next.
+        devices, room: see claim_next.
         gpus: the most that an attempt may have there.
         spare: without a GPU: the worker's own is another attempt's, or kept for one.
     """
 
-    def up_to(limit: int) -> ColumnElement[bool]:
-        return PROCESSES.in_(["auto", *map(str, range(1, limit + 1))]) | Job.device.is_not(None)
+    def up_to(limit: int, *, is_all: bool = True) -> ColumnElement[bool]:
+        few = PROCESSES.in_(["auto", *map(str, range(1, limit + 1))])
+        return few | Job.device.is_not(None) if is_all else few
 
+    on_processors = up_to(room.ranks, is_all=room.is_all)
     if spare:
-        return and_(DEVICE == "cpu", up_to(processes))
+        return and_(DEVICE == "cpu", on_processors)
     on_gpus = and_(DEVICE.in_(["auto", "cuda"]), up_to(gpus)) if gpus else false()
-    return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", up_to(processes))))
+    return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", on_processors)))
+
+
+def size_that_waits(db: Database, room: Room, most: int) -> int | None:
+    """How many ranks the oldest job asks for that waits for more room than there is, and for no more than `most`."""
+    sizes = [str(ranks) for ranks in range(room.ranks + 1, most + 1)]
+    if not sizes:
+        return None
+    waits = (Job.status == "queued", Job.study.is_(None), Job.device.is_(None), DEVICE != "cuda", IS_DUE)
+    query = select(PROCESSES).where(*waits, PROCESSES.in_(sizes)).order_by(Job.created_at).limit(1)
+    with db.read() as session:
+        size = session.scalar(query)
+    return None if size is None else int(size)
 
 
 def _gpus(place: Place, job: Row[Any], processes: int) -> tuple[tuple[int, ...] | None, bool]:
