@@ -94,6 +94,10 @@ class StatisticsQuery:
         """The covariance matrix of the columns."""
         return self._with({"kind": "covariance", "columns": list(columns), "weight": weight})
 
+    def categories(self, column: str, *, weight: float = 1.0) -> StatisticsQuery:
+        """Which values of a column of texts are frequent, and how many records each has."""
+        return self._with({"kind": "categories", "column": column, "weight": weight})
+
     def quantile(self, column: str, *q: float, weight: float = 1.0) -> StatisticsQuery:
         """Quantiles of a number: `quantile("age", 0.5, 0.9)`."""
         return self._with({"kind": "quantile", "column": column, "q": list(q), "weight": weight})

@@ -10,7 +10,7 @@ from app.dashboard.numbers import significant
 from app.db.database import Database
 from app.db.models import Artifact
 from app.storage.objects import Objects
-from core.contracts.queries import Histogram, Where
+from core.contracts.queries import Categories, Histogram, Where
 from core.statistics.answer import Answer, AnsweredQuery, AnswersFile
 
 MOST_ROWS = 500  # of a query's table
@@ -68,7 +68,7 @@ def _numbers(answer: Answer) -> tuple[str, str]:
 def _chart(number: int, title: str, query: AnsweredQuery) -> Chart | None:
     """A dot with its interval for each cell of a histogram."""
     cells = [each for each in query.answers if len(each.cell) == 1 and each.value is not None]
-    if not isinstance(query.query, Histogram) or not 1 < len(cells) <= MOST_POINTS:
+    if not isinstance(query.query, Histogram | Categories) or not 1 < len(cells) <= MOST_POINTS:
         return None
     points = [
         Point(at, each.value or 0.0, each.cell[0], _numbers(each)[0], *(each.interval or (None, None)))

@@ -46,7 +46,7 @@ def features_in_words(features: Features, rows: int) -> Markup:
                 len(features.columns), buckets
             )
         case Columns() | TableFeatures():
-            source = Markup("{} columns").format(len(features.columns))
+            source = Markup("{} columns").format(len(features.names))
         case Tensor() if features.image is not None:
             shape = features.image
             source = Markup("images, {} × {} pixels, {} channels").format(shape.width, shape.height, shape.channels)

@@ -305,6 +305,9 @@ def _names(features: Features, width: int) -> list[str] | None:
     """By which a record's numbers are ordered in its content; a node's ids come last."""
     if not isinstance(features, Columns | TableFeatures):
         return None
+    if isinstance(features, TableFeatures):
+        texts = (f"{each.name}{LAST}{place:06}" for each in features.texts for place in range(each.cells))
+        return [*(each.name for each in features.columns), *texts]
     return [*features.names, *(f"{LAST}{place:06}" for place in range(len(features.names), width))]
 
 

@@ -32,7 +32,7 @@ from core.contracts.table import CategoryColumn, NumberColumn, TableFeatures
 from core.errors import InvalidRequest
 from core.parts.columns import ClassCoder, NamesCoder, NumberCoder, UserCoder, comma_number, unusable
 from core.parts.nodes import ids_of, kept, number_of, stored_ids, stored_numbers
-from core.parts.table_cells import CellCoder, ContentCoder
+from core.parts.table_cells import CellCoder, ContentCoder, TextCellsCoder, TextContentCoder
 
 HELD = 2**20  # cells, or characters of texts, that a block holds
 TEXTS, WHOLE, NUMBERS, DAYS = {"text"}, {"text", "integer"}, {"integer", "float", "boolean"}, {"day"}
@@ -191,6 +191,11 @@ class Records(Table):
                 (CellCoder(each, number), ContentCoder(each, number) if isinstance(each, CategoryColumn) else None)
                 for each in spec.features.columns
             ]
+        self._text_coders = (
+            [(TextCellsCoder(each), TextContentCoder(each)) for each in spec.features.texts]
+            if isinstance(spec.features, TableFeatures)
+            else []
+        )
         self.classes = ClassCoder(spec.task.classes) if isinstance(spec.task, ClassificationTask) else None
         self.is_text = isinstance(spec.features, HashedText | Text)
         self._has_prompt = isinstance(spec.task, LanguageModelTask) and spec.task.prompt is not None
@@ -333,7 +338,18 @@ class Records(Table):
                 stored[:, place] if content is None else cell_blocks.coded_numbers(values, content, np.nan)[0]
             )
             self._note(self._features[place], flags, rows, wrong, values)
+        for place, (texts, hashes) in enumerate(self._text_coders, len(self._coders)):
+            values = block[texts.column.name]
+            codes_of, flags = cell_blocks.coded(values, texts, texts.nothing)
+            hashed, _ = cell_blocks.coded(values, hashes, hashes.nothing)
+            stored = np.concatenate([stored, _matrix(codes_of, texts)], axis=1)
+            contents = np.concatenate([contents, _matrix(hashed, hashes)], axis=1)
+            self._note(self._features[place], flags, rows, wrong, values)
         return stored, contents
+
+
+def _matrix(codes: list[Any], coder: TextCellsCoder) -> NDArray[np.float64]:
+    return np.array(codes, dtype=np.float64).reshape(len(codes), coder.column.cells)
 
 
 def _features(spec: DatasetSpec) -> list[Wanted]:
@@ -342,8 +358,11 @@ def _features(spec: DatasetSpec) -> list[Wanted]:
             return [Wanted(spec.features.column, "/features/column")]
         case Tensor():
             return [Wanted(spec.features.array, "/features/array")]
-        case Columns() | TableFeatures():
+        case Columns():
             return [Wanted(name, f"/features/columns/{i}") for i, name in enumerate(spec.features.names)]
+        case TableFeatures():
+            members = (("columns", spec.features.columns), ("texts", spec.features.texts))
+            return [Wanted(each.name, f"/features/{kind}/{i}") for kind, some in members for i, each in enumerate(some)]
         case Interactions():
             return []
         case _:

@@ -188,8 +188,27 @@ class Quantile(QuerySettings):
         return 4 * (TREE_LEVELS + 1)
 
 
+class Categories(QuerySettings):
+    """Which values of a column of texts are frequent, and how many records each has: those whose noisy count reaches a
+    public threshold (docs/decisions/0077). A text that no record has is among them in one release of a thousand."""
+
+    kind: Literal["categories"] = "categories"
+    column: ColumnName
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """See QuerySettings.named."""
+        return (self.column,)
+
+    @property
+    def quarters(self) -> int:
+        """See QuerySettings.quarters: a record has one value of all that there can be."""
+        return 4
+
+
 Query = Annotated[
-    Count | Histogram | Contingency | Mean | Sum | Variance | Covariance | Quantile, Field(discriminator="kind")
+    Count | Histogram | Contingency | Mean | Sum | Variance | Covariance | Quantile | Categories,
+    Field(discriminator="kind"),
 ]
 Queries = Annotated[tuple[Query, ...], Field(min_length=1, max_length=100)]
 

@@ -11,6 +11,7 @@ A record's features are a function of its own cells and of the declaration; noth
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import date, datetime
 from typing import Annotated, Literal
 
@@ -209,6 +210,88 @@ class CategoryColumn(_Column):
         return self.values[0]
 
 
+PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))  # of ASCII
+CELL_VALUES = 2**24  # integers that a stored float32 tells from one another
+
+
+class TextColumn(Document):
+    """A text whose values nobody has to know: at most `longest` of the declared `characters`. An empty or missing cell
+    is no value; any other text refuses the file.
+
+    No model reads it. Statistics count which values are frequent (`categories`), and filter by values (`where`).
+    """
+
+    name: ColumnName
+    longest: Annotated[int, Field(strict=True, ge=1, le=40)]
+    characters: Annotated[str, StringConstraints(min_length=2, max_length=1_000)] = PRINTABLE
+
+    @model_validator(mode="after")
+    def _printable(self) -> TextColumn:
+        if len(set(self.characters)) != len(self.characters) or not self.characters.isprintable():
+            raise ValueError("`characters` must be printable, and none of them twice")
+        return self
+
+    @property
+    def characters_per_cell(self) -> int:
+        """How many characters a stored number holds, as digits of base `len(characters) + 1`."""
+        return int(math.log(CELL_VALUES) / math.log(len(self.characters) + 1) + 1e-12)
+
+    @property
+    def cells(self) -> int:
+        """How many numbers are stored for it."""
+        return -(-self.longest // self.characters_per_cell)
+
+    @property
+    def domain(self) -> int:
+        """How many values it can have: texts of 1 to `longest` characters.
+
+        >>> TextColumn(name="a", longest=2, characters="ab").domain
+        6
+        """
+        base = len(self.characters)
+        return int((base ** (self.longest + 1) - base) // (base - 1))
+
+    def stored(self, text: str) -> tuple[float, ...]:
+        """The numbers that are stored for a text; zeros for an empty one.
+
+        Each holds as many characters as fit, the first one as its highest digit; 0 is behind a text's end. So texts
+        are in the order of their numbers.
+
+        >>> TextColumn(name="a", longest=7, characters="0123456789").stored("0042")
+        (182710.0, 0.0)
+
+        Raises:
+            ValueError: it has other characters, or is too long.
+        """
+        if len(text) > self.longest:
+            raise ValueError("the text is too long")
+        many, base = self.characters_per_cell, len(self.characters) + 1
+        digits = [self.characters.index(each) + 1 for each in text] + [0] * (many * self.cells - len(text))
+        return tuple(
+            float(sum(digit * base ** (many - 1 - place) for place, digit in enumerate(digits[at : at + many])))
+            for at in range(0, len(digits), many)
+        )
+
+    def text_of(self, stored: Iterable[float]) -> str:
+        """The text that is stored as these numbers."""
+        many, base = self.characters_per_cell, len(self.characters) + 1
+        digits = [int(each) // base ** (many - 1 - place) % base for each in stored for place in range(many)]
+        return "".join(self.characters[digit - 1] for digit in digits if digit)
+
+    def numbered(self, number: int) -> str:
+        """The value with this number, from 0 on: shorter ones first.
+
+        >>> column = TextColumn(name="a", longest=2, characters="ab")
+        >>> [column.numbered(each) for each in range(column.domain)]
+        ['a', 'b', 'aa', 'ab', 'ba', 'bb']
+        """
+        base, length = len(self.characters), 1
+        while number >= base**length:
+            number -= base**length
+            length += 1
+        return "".join(self.characters[number // base ** (length - 1 - place) % base] for place in range(length))
+
+
 def is_one_hot(column: NumberColumn | DateColumn | CategoryColumn) -> bool:
     """Returns True if exactly one of the column's features is 1, and the others are 0."""
     return isinstance(column, CategoryColumn) or (isinstance(column, NumberColumn) and column.bins is not None)
@@ -224,16 +307,19 @@ class TableFeatures(FeatureSettings):
     """Columns of several kinds, scaled by declared ranges.
 
     `pairs` of columns with bins or categories: one more feature for each pair of their places, so that a linear model
-    can learn what the two do together.
+    can learn what the two do together. `texts`: columns that no model reads.
     """
 
     kind: Literal["table"] = "table"
     columns: Annotated[list[TableColumn], Field(min_length=1, max_length=10_000)]
     pairs: Pairs = Field(default=(), exclude_if=lambda pairs: not pairs)
+    texts: Annotated[tuple[TextColumn, ...], Field(max_length=100)] = Field(
+        default=(), exclude_if=lambda texts: not texts
+    )
 
     @model_validator(mode="after")
     def _distinct(self) -> TableFeatures:
-        if len({each.name for each in self.columns}) != len(self.columns):
+        if len(set(self.names)) != len(self.names):
             raise ValueError("`columns` must have distinct names")
         blocks = {each.name for each in self.columns if is_one_hot(each)}
         for first, second in self.pairs:
@@ -263,7 +349,12 @@ class TableFeatures(FeatureSettings):
 
     @property
     def names(self) -> list[str]:
-        return [each.name for each in self.columns]
+        return [each.name for each in (*self.columns, *self.texts)]
+
+    @property
+    def stored_width(self) -> int:
+        """How many numbers are stored for a record: one of each column, then the cells of each text."""
+        return len(self.columns) + sum(each.cells for each in self.texts)
 
     def length(self, features: int) -> float:
         """See FeatureSettings.length: a number anywhere in [−1, 1] has a mean square of 1/3; a category, or a number in
@@ -291,7 +382,8 @@ class TableFeatures(FeatureSettings):
         declared = {frozenset(pair) for pair in self.pairs}
         extra_pairs = (pair for pair in pairs if frozenset(pair) not in declared)
         columns = [_in_bins(each, bins).model_dump() for each in self.columns]
-        return TableFeatures.model_validate({"columns": columns, "pairs": (*self.pairs, *extra_pairs)})
+        members = {"columns": columns, "pairs": (*self.pairs, *extra_pairs), "texts": self.texts}
+        return TableFeatures.model_validate(members)
 
     def numbers(self, stored: int) -> int:
         """See FeatureSettings.numbers: what is stored are cells."""

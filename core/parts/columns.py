@@ -28,6 +28,7 @@ REASONS = (
     "not an id",
     "not declared",
     "outside the declared scale",
+    "not a text of declared characters and length",
 )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.contracts.dataset_spec import Features, NodeColumns, RegressionTask, Task
-from core.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures
+from core.contracts.table import CategoryColumn, DateColumn, NumberColumn, TableFeatures, TextColumn
 from core.parts import nodes
 from core.parts.columns import UnusableCell, finite, text_number
 from core.parts.damage import DataDamagedError
@@ -87,6 +87,37 @@ class ContentCoder(CellCoder):
         return float(int.from_bytes(stands_for, "big"))
 
 
+class TextCellsCoder:
+    """Reads the cells of a text column: a tuple of the numbers that are stored. Zeros are no value."""
+
+    def __init__(self, column: TextColumn) -> None:
+        self.column = column
+        self.nothing = (0.0,) * column.cells
+
+    def code(self, cell: Any) -> tuple[float, ...]:
+        """See core.parts.columns.Coder."""
+        try:
+            return self.column.stored(self.text(cell))
+        except ValueError:
+            raise UnusableCell("not a text of declared characters and length") from None
+
+    @staticmethod
+    def text(cell: Any) -> str:
+        """The text of a cell; "" for no value."""
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return ""
+        return _written(cell.strip() if isinstance(cell, str) else cell)
+
+
+class TextContentCoder(TextCellsCoder):
+    """Numbers that stand for a text in digests, whatever the order of the declared characters."""
+
+    def code(self, cell: Any) -> tuple[float, ...]:
+        """See core.parts.columns.Coder."""
+        stands_for = hashlib.shake_256(self.text(cell).encode(errors="surrogateescape")).digest(3 * self.column.cells)
+        return tuple(float(int.from_bytes(stands_for[at : at + 3], "big")) for at in range(0, len(stands_for), 3))
+
+
 def _as_number(cell: str, number: Callable[[Any], float]) -> float | None:
     for reader in (number, text_number):
         with suppress(TypeError, ValueError, OverflowError):
@@ -105,7 +136,7 @@ def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.in
     """Makes features of stored cells, each record's from its own: those of a sparse row.
 
     Args:
-        cells: (n, columns), as stored.
+        cells: (n, features.stored_width), as stored; those of texts are not read.
 
     Returns:
         places and values, (n, features.entries) each, with ascending places. A row's other features are 0.
@@ -113,7 +144,7 @@ def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.in
     Raises:
         ValueError: there is another number of columns, or a cell is none of the declared values.
     """
-    if cells.ndim != 2 or cells.shape[1] != len(features.columns):
+    if cells.ndim != 2 or cells.shape[1] != features.stored_width:
         raise ValueError("the stored cells do not have the declared columns")
     places = np.zeros((len(cells), features.entries), dtype=np.int32)
     numbers = np.ones((len(cells), features.entries), dtype=np.float32)

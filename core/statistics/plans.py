@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from core.contracts.queries import (
     MOST_NUMBERS,
     TREE_LEVELS,
+    Categories,
     Contingency,
     Count,
     Covariance,
@@ -35,6 +36,7 @@ from core.statistics.answer import Answer
 from core.statistics.answers import LEAST_COUNT, NORMAL_95, answer, nonnegative, positive_semidefinite, withheld
 from core.statistics.statistics_columns import (
     ONE,
+    AnyColumn,
     Axis,
     Cells,
     Column,
@@ -42,14 +44,18 @@ from core.statistics.statistics_columns import (
     Integers,
     Passes,
     Scale,
+    Texts,
     UnknownColumn,
     column_of,
+    texts_of,
 )
 from core.statistics.statistics_columns import filter_of as filter_of_where
 from core.statistics.tree import error_of, leaves_of, tree_sums
 
 Mask = NDArray[np.bool_]
 HALF = ONE // 2
+MOST_VALUES = 10_000  # of one query of categories
+FALSE_VALUES = 2.0**-10  # how many values that no record has are among its answers, in the mean; at most
 ROW_BYTES = 96  # of the numbers, cells and masks that one column takes while it is added up
 
 
@@ -76,6 +82,19 @@ class QueryPlan(ABC):
     def row_bytes(self) -> int:
         """What `sums` holds at most for each row of a pass, besides its cells."""
         return ROW_BYTES
+
+    @property
+    def slot_bytes(self) -> int:
+        """What it holds for each slot of the data set, besides passes."""
+        return 0
+
+    def nothing(self, slots: int) -> Integers:
+        """What `added` begins with."""
+        return np.zeros(self.size, dtype=np.int64)
+
+    def added(self, total: Integers, cells: Cells, mask: Mask, start: int) -> Integers:
+        """The total with the records of a pass, whose first one has the number `start`."""
+        return total + self.sums(cells, mask)
 
     @abstractmethod
     def sums(self, cells: Cells, mask: Mask) -> Integers:
@@ -383,6 +402,54 @@ class QuantilePlan(QueryPlan):
         return std * math.sqrt(TREE_LEVELS + 1) / 2.0 * (self.ends[-1] - self.ends[0]) / records
 
 
+@dataclass(frozen=True)
+class CategoriesPlan(QueryPlan):
+    """Counts the records of each value that a text can have: of so many that only those above a threshold are told.
+
+    What is added up are the records' values themselves, one place for each slot: worker.statistics.frequent_values
+    counts them and draws the noise.
+    """
+
+    texts: Texts
+
+    @property
+    def size(self) -> int:
+        return MOST_VALUES
+
+    @property
+    def answer_count(self) -> int:
+        return MOST_VALUES
+
+    @property
+    def slot_bytes(self) -> int:
+        return 12 * self.texts.declared.cells + 120
+
+    def threshold(self, std: float) -> float:
+        """What a noisy count must reach: D/2 exp(−t²/2), at least the mean number of empty values whose noise reaches
+        t stds, is FALSE_VALUES."""
+        return std * math.sqrt(2.0 * math.log(self.texts.declared.domain / (2.0 * FALSE_VALUES)))
+
+    def nothing(self, slots: int) -> Integers:
+        return np.zeros((slots, self.texts.declared.cells), dtype=np.int64)
+
+    def added(self, total: Integers, cells: Cells, mask: Mask, start: int) -> Integers:
+        total[start : start + len(cells)] = self.sums(cells, mask)
+        return total
+
+    def sums(self, cells: Cells, mask: Mask) -> Integers:
+        return self.texts.codes(cells).astype(np.int64) * mask[:, None]
+
+    def answers(self, noisy: Floats, std: float) -> list[Answer]:
+        column = self.texts.declared
+        return [
+            answer(float(count), std, of=column.name, cell=(column.text_of(stored),), bounds=(0.0, math.inf))
+            for *stored, count in noisy.tolist()
+        ]
+
+    def planned_std(self, std: float, records: int) -> float:
+        return std
+
+
 def _name(scale: Scale) -> str:
     return scale.column.declared.name
 
@@ -403,12 +470,14 @@ def _over_one(numbers: Integers) -> Integers:
     return (numbers + HALF) // ONE
 
 
-def plan_of(query: Query, columns: Mapping[str, Column]) -> QueryPlan:  # noqa: PLR0911 - one for each kind
+def plan_of(query: Query, columns: Mapping[str, AnyColumn]) -> QueryPlan:  # noqa: PLR0911 - one for each kind
     """The plan of a query.
 
     Raises:
         UnknownColumn: it does not fit the declaration.
     """
+    if isinstance(query, Categories):
+        return CategoriesPlan(texts_of(columns, query.column))
     read_columns = [column_of(columns, name) for name in query.named]
     match query:
         case Count():
@@ -460,7 +529,7 @@ class Asked:
     filters: tuple[Passes, ...]
 
     @classmethod
-    def of(cls, queries: tuple[Query, ...], where: tuple[Where, ...], columns: Mapping[str, Column]) -> Asked:
+    def of(cls, queries: tuple[Query, ...], where: tuple[Where, ...], columns: Mapping[str, AnyColumn]) -> Asked:
         """The plans of a specification.
 
         Raises:
@@ -494,12 +563,20 @@ class Asked:
         """How many answers follow from them."""
         return sum(each.answer_count for each in self.plans)
 
-    def sums(self, cells: Cells) -> list[Integers]:
-        """The sums of each query over these records: private."""
+    def nothing(self, slots: int) -> list[Integers]:
+        """What `added` begins with."""
+        return [each.nothing(slots) for each in self.plans]
+
+    def added(self, totals: list[Integers], cells: Cells, start: int) -> list[Integers]:
+        """The totals of each query with the records of a pass, the first of which has the number `start`: private."""
         mask = np.ones(len(cells), dtype=np.bool_) if cells.present is None else cells.present.copy()
         for passes in self.filters:
             mask &= passes(cells)
-        return [each.sums(cells, mask) for each in self.plans]
+        return [each.added(total, cells, mask, start) for each, total in zip(self.plans, totals, strict=True)]
+
+    def sums(self, cells: Cells) -> list[Integers]:
+        """The sums of each query over these records: private."""
+        return self.added(self.nothing(len(cells)), cells, 0)
 
 
 class Unfit(ValueError):

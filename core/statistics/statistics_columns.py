@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from core.contracts.dataset_spec import ClassificationTask, Columns, Features, RegressionTask, Task
 from core.contracts.queries import Where
-from core.contracts.table import EPOCH, CategoryColumn, DateColumn, NumberColumn, TableFeatures
+from core.contracts.table import EPOCH, CategoryColumn, DateColumn, NumberColumn, TableFeatures, TextColumn
 
 ONE = 2**20  # the grid of numbers: 1 is so many steps
 MISSING = "missing"
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 TableColumn = NumberColumn | DateColumn | CategoryColumn
+Float32s = NDArray[np.float32]
 
 
 class UnknownColumn(ValueError):
@@ -58,13 +59,32 @@ class Column:
         return cells.y if self.place is None else cells.x[:, self.place].astype(np.float64)
 
 
-def declared_columns(features: Features, task: Task) -> dict[str, Column]:
+@dataclass(frozen=True)
+class Texts:
+    """A declared column of texts. `place`: of the first of its cells in x."""
+
+    declared: TextColumn
+    place: int
+
+    def codes(self, cells: Cells) -> Float32s:
+        """Its numbers as stored, (n, cells); zeros where there is no value."""
+        return cells.x[:, self.place : self.place + self.declared.cells]
+
+
+AnyColumn = Column | Texts
+
+
+def declared_columns(features: Features, task: Task) -> dict[str, AnyColumn]:
     """The columns that statistics can read, by name: those of a table, and the label if it is declared."""
-    columns_of: dict[str, Column] = {}
+    columns_of: dict[str, AnyColumn] = {}
     if isinstance(features, TableFeatures):
-        columns_of = {each.name: Column(each, place) for place, each in enumerate(features.columns)}
+        columns_of |= {each.name: Column(each, place) for place, each in enumerate(features.columns)}
+        place = len(features.columns)
+        for text in features.texts:
+            columns_of[text.name] = Texts(text, place)
+            place += text.cells
     elif isinstance(features, Columns):
-        columns_of = {name: Column(NumberColumn(name=name), place) for place, name in enumerate(features.columns)}
+        columns_of |= {name: Column(NumberColumn(name=name), place) for place, name in enumerate(features.columns)}
     if isinstance(task, ClassificationTask):
         columns_of[task.label] = Column(CategoryColumn(name=task.label, values=list(task.classes)), None)
     elif isinstance(task, RegressionTask):
@@ -72,12 +92,28 @@ def declared_columns(features: Features, task: Task) -> dict[str, Column]:
     return columns_of
 
 
-def column_of(columns: Mapping[str, Column], name: str) -> Column:
-    """A declared column by its name.
+def column_of(columns: Mapping[str, AnyColumn], name: str) -> Column:
+    """A declared column of numbers, days or categories by its name.
 
     Raises:
-        UnknownColumn: there is none, with what it may have meant.
+        UnknownColumn: there is none, with what it may have meant; or it is one of texts.
     """
+    column = any_column_of(columns, name)
+    if isinstance(column, Texts):
+        raise UnknownColumn(f"{name!r} is a text without declared values: ask which are frequent by `categories`")
+    return column
+
+
+def texts_of(columns: Mapping[str, AnyColumn], name: str) -> Texts:
+    """A declared column of texts by its name; raises as `column_of`."""
+    column = any_column_of(columns, name)
+    if isinstance(column, Column):
+        raise UnknownColumn(f"{name!r} is a {column.declared.kind}, and `categories` are of `texts`: use a histogram")
+    return column
+
+
+def any_column_of(columns: Mapping[str, AnyColumn], name: str) -> AnyColumn:
+    """A declared column by its name; raises UnknownColumn."""
     if name in columns:
         return columns[name]
     near = get_close_matches(name, columns, n=1)
@@ -221,13 +257,15 @@ def _number(edge: float, declared: NumberColumn | DateColumn) -> str:
 Passes = Callable[[Cells], NDArray[np.bool_]]
 
 
-def filter_of(columns: Mapping[str, Column], filters: Where) -> Passes:
+def filter_of(columns: Mapping[str, AnyColumn], filters: Where) -> Passes:
     """Which records pass a filter.
 
     Raises:
         UnknownColumn: the column is not declared, or has no such values.
     """
-    column = column_of(columns, filters.column)
+    column = any_column_of(columns, filters.column)
+    if isinstance(column, Texts):
+        return _filter_of_texts(column, filters)
     declared = column.declared
     if filters.one_of is not None:
         wanted = _wanted(declared, filters.one_of, in_table=column.place is not None)
@@ -238,6 +276,23 @@ def filter_of(columns: Mapping[str, Column], filters: Where) -> Passes:
     if column.place is not None and isinstance(declared, NumberColumn):
         low, high = float(np.float32(low)), float(np.float32(high))  # as the cells are
     return lambda cells: (column.values(cells) >= low) & (column.values(cells) <= high)
+
+
+def _filter_of_texts(column: Texts, filters: Where) -> Passes:
+    if filters.one_of is None:
+        raise UnknownColumn(f"{filters.column!r} is a text: give `in`")
+    try:
+        wanted = np.array([column.declared.stored(str(value)) for value in filters.one_of], dtype=np.float32)
+    except ValueError:
+        raise UnknownColumn(f"{filters.column!r} has no texts of other characters, or so long") from None
+
+    def passes(cells: Cells) -> NDArray[np.bool_]:
+        codes, is_wanted = column.codes(cells), np.zeros(len(cells), dtype=np.bool_)
+        for value in wanted:
+            is_wanted |= (codes == value).all(axis=1)
+        return is_wanted & codes.any(axis=1)
+
+    return passes
 
 
 def _wanted(declared: TableColumn, values: tuple[int | str, ...], *, in_table: bool) -> Floats:

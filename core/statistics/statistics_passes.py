@@ -38,6 +38,11 @@ class Passes:
     rows: int
     count: int
 
+    @property
+    def slots(self) -> int:
+        """The rows of all passes."""
+        return self.rows * self.count
+
     @classmethod
     def over(cls, slots: int, width: int) -> Passes:
         """The passes over so many slots.
@@ -55,7 +60,9 @@ def width_of(features: Features) -> int:
     match features:
         case NodeColumns():
             return len(features.columns) + stored_width(features.keep)
-        case TableFeatures() | Columns():
+        case TableFeatures():
+            return features.stored_width
+        case Columns():
             return len(features.columns)
         case _:
             return 0
@@ -91,7 +98,7 @@ class ReleaseMemory:
         """That of these queries."""
         row = 4 * COPIES * passes.width + max(each.row_bytes for each in question.plans)
         return cls(
-            sums=8 * SUM_COPIES * question.numbers,
+            sums=8 * SUM_COPIES * question.numbers + passes.slots * sum(each.slot_bytes for each in question.plans),
             noise=8 * NOISE_COPIES * question.numbers,
             passes=passes.rows * row,
             answers=ANSWER_BYTES * question.answers,

@@ -14,7 +14,8 @@ from scrimp.query import StatisticsAnswer, StatisticsQuery
 
 QUERIES = (
     "count, histogram:COLUMN, histogram:COLUMN=18,65 (edges between bins), histogram:COLUMN/10 (bins of its range), "
-    "contingency:COLUMN,COLUMN, mean:COLUMN,…, sum:…, variance:…, covariance:COLUMN,COLUMN,…, quantile:COLUMN=0.5,0.9."
+    "contingency:COLUMN,COLUMN, mean:COLUMN,…, sum:…, variance:…, covariance:COLUMN,COLUMN,…, quantile:COLUMN=0.5,0.9, "
+    "categories:COLUMN (the frequent values of a text)."
 )
 WHERE = "Keep records: COLUMN=VALUE,VALUE or COLUMN=LOWEST..HIGHEST. Repeat it: all must hold."
 
@@ -50,6 +51,8 @@ def _asked(statistics: StatisticsQuery, text: str) -> StatisticsQuery:
             return statistics.count()
         case "histogram" if argument:
             return _histogram(statistics, argument)
+        case "categories" if argument:
+            return statistics.categories(argument)
         case "contingency" if argument:
             columns, bins = _with_bins(argument)
             return statistics.contingency(*_pair(columns), bins=bins)

@@ -358,11 +358,25 @@ class NumberColumn(Spec):
     missing: Literal["refuse", "middle", "flag", "own"] | Annotated[float, Field(ge=-1e30, le=1e30)] = "refuse"
 
 
+class TextColumn(Spec):
+    """A text whose values nobody has to know: at most `longest` of the declared `characters`. An empty or missing cell
+    is no value; any other text refuses the file.
+
+    No model reads it. Statistics count which values are frequent (`categories`), and filter by values (`where`).
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    longest: Annotated[int, Field(ge=1, le=40)]
+    characters: Annotated[str, Field(min_length=2, max_length=1000)] = (
+        " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~"
+    )
+
+
 class TableFeatures(Spec):
     """Columns of several kinds, scaled by declared ranges.
 
     `pairs` of columns with bins or categories: one more feature for each pair of their places, so that a linear model
-    can learn what the two do together.
+    can learn what the two do together. `texts`: columns that no model reads.
     """
 
     kind: Literal["table"] = "table"
@@ -378,6 +392,7 @@ class TableFeatures(Spec):
         ],
         Field(max_length=100),
     ] = []
+    texts: Annotated[list[TextColumn], Field(max_length=100)] = []
 
 
 class ImageShape(Spec):

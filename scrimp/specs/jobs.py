@@ -114,6 +114,16 @@ class Augmentation(Spec):
     ] = []
 
 
+class Categories(Spec):
+    """Which values of a column of texts are frequent, and how many records each has: those whose noisy count reaches a
+    public threshold (docs/decisions/0077). A text that no record has is among them in one release of a thousand.
+    """
+
+    weight: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
+    kind: Literal["categories"] = "categories"
+    column: Annotated[str, Field(min_length=1, max_length=200)]
+
+
 class Clipping(Spec):
     """flat: g / max(1, ‖g‖/C);  automatic: C g / (‖g‖ + 0.01);  per_layer: each of m layers' part flat, to C/√m;
     adaptive: flat, with a C that begins at `max_grad_norm` and moves between steps.
@@ -449,7 +459,7 @@ class JobSpec(Spec):
         Annotated[
             list[
                 Annotated[
-                    Count | Histogram | Contingency | Mean | Sum | Variance | Covariance | Quantile,
+                    Count | Histogram | Contingency | Mean | Sum | Variance | Covariance | Quantile | Categories,
                     Field(discriminator="kind"),
                 ]
             ],

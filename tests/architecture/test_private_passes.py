@@ -49,6 +49,8 @@ ALLOWED = {
     "worker/metrics/scores.py: _private_sums": "groups of classes, and the rows of a pass",
     "worker/metrics/confusion.py: confusion_scores": "the number of classes",
     "worker/metrics/scores.py: _sums_by_rank": "groups of tokens",
+    "worker/statistics/sums_release.py: rehearse": "of no records: one row for each slot",
+    "worker/statistics/frequent_values.py: counted": "one row for each slot, and as many places to count in",
     "worker/statistics/slot_columns.py: fill": "what it holds and reads is together one row for each slot",
     "worker/clipping/residuals.py: clipped_residuals": "the rows of a pass",
     "worker/clipping/rating_clipping.py: _divided_inputs": "likewise",

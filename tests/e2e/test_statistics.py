@@ -124,6 +124,55 @@ def test_rest_refuses_what_is_not_declared(visits: tuple[Service, Any]) -> None:
             assert refused.value.problem["errors"][0]["pointer"] == pointer
 
 
+def test_values_that_nobody_declared_are_told_filtered_by_and_paid_as_a_histogram(
+    visits: tuple[Service, Any], tmp_path: Path
+) -> None:
+    """From a CSV file to answers, the page, the certificate and the ledger; rare values stay unknown."""
+    service, _ = visits
+    words = ["E11.9"] * 700 + ["I10"] * 250 + [f"Z{number}" for number in range(150)]
+    (path := tmp_path / "codes.csv").write_text(
+        "age,code,ill\n" + "".join(f"{number % 90},{word},{number % 2}\n" for number, word in enumerate(words))
+    )
+    texts = [{"name": "code", "longest": 6, "characters": "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789."}]
+    features = {"kind": "table", "columns": TABLE["features"]["columns"][:1], "texts": texts}
+    private = {
+        "sensitivity": "private",
+        "records": len(words),
+        "cap": {"epsilon": 20.0, "delta": 1e-6},
+        "filter": "gdp",
+    }
+    with service.client() as client:
+        dataset = client.create_dataset({**TABLE, "name": "codes", "features": features, "privacy": private}, path)
+        quoted = [
+            client.query("codes").categories("code").quote(4.0),
+            client.query("codes").histogram("ill").quote(4.0),
+        ]
+        assert quoted[0].charge == quoted[1].charge and quoted[0].scores[0].name == "categories(code)"
+        (count,) = client.query("codes").where("code", one_of=["I10"]).count().run(4.0)
+        assert count.value is not None and abs(count.value - 250) < 6 * (count.standard_error or 0.0)
+        with pytest.raises(scrimp.InvalidRequest):
+            client.query("codes").histogram("code").quote(1.0)
+    answers = json.loads(_cli(service, "query", "codes", "categories:code", "--epsilon", "4", "--json"))
+    assert [each["cell"] for each in answers] == [["E11.9"], ["I10"]]
+    for each, exact in zip(answers, (700, 250), strict=True):
+        assert abs(each["raw"] - exact) < 6 * each["standard_error"]
+    (job,) = [
+        each
+        for each in service.get("/v1/jobs")["items"]
+        if each["spec"].get("queries", [{}])[0].get("kind") == "categories"
+    ]
+    until(lambda: _certified(service, job["id"]))
+    (file := tmp_path / "certificate.json").write_text(_cli(service, "certificates", "show", job["id"]))
+    assert "categories code" in _cli(service, "certificates", "explain", str(file))
+    assert service.verification(dataset.id)["valid"] is True
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", follow_redirects=True, timeout=60.0) as browser:
+        page = browser.get("/dashboard/login")
+        browser.post("/dashboard/login", data={"key": _key(service), "csrf": token_of(page)})
+        shown = browser.get(f"/dashboard/jobs/{job['id']}").text
+        assert browser.get(f"/dashboard/datasets/{dataset.id}").status_code == 200
+    assert "Categories of code" in shown and "E11.9" in shown and "Z7" not in shown
+
+
 def _cli(service: Service, *arguments: str) -> str:
     connection = [] if arguments[:2] == ("certificates", "explain") else _connection(service)
     done = CliRunner().invoke(app, [*arguments, *connection])

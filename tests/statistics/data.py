@@ -12,7 +12,7 @@ from core.contracts.job_spec import JobSpec
 from core.contracts.table import TableFeatures
 from core.privacy.derive import PublicFacts, plan_request
 from core.statistics.plans import Asked
-from core.statistics.statistics_columns import Cells, Column, declared_columns
+from core.statistics.statistics_columns import AnyColumn, Cells, declared_columns
 from tests.worker.support import Supervisor, keys_of, stored_part
 from worker.messages import JobDescription
 
@@ -36,7 +36,7 @@ QUERIES: list[dict[str, Any]] = [
 ]
 
 
-def columns() -> dict[str, Column]:
+def columns() -> dict[str, AnyColumn]:
     return declared_columns(TableFeatures.model_validate({"columns": COLUMNS}), ClassificationTask.model_validate(TASK))
 
 

@@ -15,14 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from core.contracts.table import CELL_VALUES
 from core.errors import PrivacyError
 from core.parts.stored_records import StoredPart
 from core.privacy.mechanism import MechanismConfig
-from core.statistics.plans import Asked
-from core.statistics.statistics_columns import Cells
+from core.statistics.plans import Asked, CategoriesPlan
+from core.statistics.statistics_columns import Cells, Integers
 from core.statistics.statistics_passes import Passes
 from worker.data.joined import AnyPart, Loaded, Rows
 from worker.statistics.base import Noise
+from worker.statistics.frequent_values import frequent_values
 from worker.statistics.slot_columns import fill, reserve
 
 NOBODYS = b"of no job: a release of nothing."  # a key of 32 bytes
@@ -47,7 +49,7 @@ class Release:
 
 def private_sums(
     question: Asked, part: AnyPart, slots: int, width: int, between: Callable[[], None] = lambda: None
-) -> list[NDArray[np.int64]]:
+) -> list[Integers]:
     """The sums of each query over a part's records: exact, and private.
 
     Args:
@@ -63,11 +65,11 @@ def private_sums(
         raise PrivacyError("a part has more records than slots")
     records = _Records(rows, slots, width)
     passes = Passes.over(slots, width)
-    totals = [np.zeros(each.size, dtype=np.int64) for each in question.plans]
+    totals = question.nothing(passes.slots)
     for number in range(passes.count):
         between()
-        sums = question.sums(records.cells(number * passes.rows, passes.rows))
-        totals = [total + addend for total, addend in zip(totals, sums, strict=True)]
+        start = number * passes.rows
+        totals = question.added(totals, records.cells(start, passes.rows), start)
     return totals
 
 
@@ -80,7 +82,11 @@ def rehearse(question: Asked, passes: Passes, mechanism: MechanismConfig | None,
         np.zeros(passes.rows, dtype=np.float64),
         np.zeros(passes.rows, dtype=np.bool_),
     )
-    released = release(question, question.sums(empty), mechanism, NOBODYS)
+    totals = question.added(question.nothing(passes.slots), empty, 0)
+    for plan, total in zip(question.plans, totals, strict=True):
+        if isinstance(plan, CategoriesPlan):
+            total[:, 0] = np.arange(1, len(total) + 1) % CELL_VALUES  # as many values as there can be
+    released = release(question, totals, mechanism, NOBODYS, rehearsal=True)
     del columns
     return released
 
@@ -113,13 +119,19 @@ class _Records:
 
 
 def release(
-    question: Asked, sums: list[NDArray[np.int64]], mechanism: MechanismConfig | None, key: bytes | None
+    question: Asked,
+    sums: list[Integers],
+    mechanism: MechanismConfig | None,
+    key: bytes | None,
+    *,
+    rehearsal: bool = False,
 ) -> Release:
     """Adds to each query's sums the noise of its share; the result is bit for bit the same for the same sums and key.
 
     Args:
         mechanism: the stored one; None on public data without privacy.
         key: 32 bytes of purpose "release".
+        rehearsal: no value of a query of categories is below its threshold.
 
     Raises:
         PrivacyError: the mechanism has other queries, or a sum is beyond 2⁵³.
@@ -131,10 +143,13 @@ def release(
     for number, (private, std, plan) in enumerate(zip(sums, stds, question.plans, strict=True)):
         if len(private) and int(np.abs(private).max()) > 2**53:
             raise PrivacyError("a sum is beyond what float64 holds exactly")
+        if mechanism is not None and key is None:
+            raise PrivacyError("noise needs a key")
+        if isinstance(plan, CategoriesPlan):
+            noisy.append(frequent_values(plan, private, std, key, number, rehearsal=rehearsal))
+            continue
         exact = torch.from_numpy(private.astype(np.float64))
-        if mechanism is not None:
-            if key is None:
-                raise PrivacyError("noise needs a key")
+        if key is not None and mechanism is not None:
             exact = Noise(key, number).add(exact, std * plan.unit)
         noisy.append(exact)
     return Release(tuple(noisy), stds)
