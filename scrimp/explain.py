@@ -18,6 +18,11 @@ RELATIONS = {"add_or_remove_one": "adding or removing one"}
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 FILTERS = {"rdp": "a Rényi filter", "gdp": "a Gaussian-DP filter"}
+METHODS = {
+    "gdp": "exact",
+    "pld": "a privacy loss distribution on a grid of {:g}",
+    "rdp": "a bound by Rényi divergences, at the best order",
+}
 
 
 def explained(body: Json) -> list[Section]:
@@ -83,9 +88,7 @@ def _unit(body: Json) -> list[str]:
 
 def _parameters(body: Json) -> list[str]:
     epsilon, accountant = body["epsilon"], body["accountant"]
-    method = (
-        "exact" if accountant["grid"] is None else f"a privacy loss distribution on a grid of {accountant['grid']:g}"
-    )
+    method = METHODS[accountant["name"]].format(accountant["grid"])
     lines = [
         f"ε = {rounded_up(epsilon['value'])} at δ = {epsilon['delta']:g}, of the whole plan "
         f"({accountant['name']}: {method})"
@@ -122,6 +125,10 @@ def _mechanism(body: Json) -> list[str]:
         f"what one {thing} adds is at most {body['max_grad_norm']:g} long ({training['clipping']} clipping{begins}); "
         f"the noise's standard deviation is {body['gradient_noise_multiplier']:.6g} times that",
     ]
+    if mechanism.get("selection"):
+        most_runs = len(mechanism["selection"]["weights"])
+        best = f"the best, by its score, of a secret number of runs, at most {most_runs}"
+        lines.insert(0, f"{best}: its weights, learning rate and score left, and nothing of the others. A run is:")
     if training.get("truncation"):
         largest = training["truncation"]["largest_batch"]
         lines.append(f"of a larger draw, {largest} are chosen at random; the chance of that is paid for")

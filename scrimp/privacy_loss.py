@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Tree = Mapping[str, Any]
+NO_LOSSES = (
+    "no distribution of the losses of a selection of random size is known: recompute its ε by `scrimp.recompute`"
+)
 GRID = 1e-4
 FINEST = 1e-10  # the smallest δ that matters where none is named
 TAIL_SHARE = 1e-7  # of δ: what is cut before composing, and at each end after it
@@ -195,6 +198,8 @@ def losses(tree: Tree, delta: float = FINEST, grid: float = GRID) -> tuple[Losse
     if not 0.0 < grid < 1.0:
         raise ValueError(f"a grid of {grid}: it must lie between 0 and 1")
     counts = leaves(tree)
+    if any(leaf.runs for leaf in counts):
+        raise ValueError(NO_LOSSES)
     plain = math.fsum(counts.pop(leaf) * leaf.noise_multiplier**-2 for leaf in list(counts) if leaf.is_plain)
     if plain > 0.0:
         counts[Leaf(1.0, plain**-0.5)] = 1

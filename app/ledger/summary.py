@@ -32,7 +32,7 @@ from app.ledger.schemas import AccountsView, AccountView, Comparison, LedgerView
 from core.contracts.base import AccountantName, AccountName, Epsilon
 from core.errors import LimitError
 from core.privacy import events
-from core.privacy.events import Event
+from core.privacy.events import Event, Leaf
 from core.privacy.mechanism import TrainingMechanism
 from core.privacy.price_requests import CompareRequest
 from core.privacy.prices import BasicSum, Compared
@@ -60,7 +60,7 @@ class Sums:
     Attributes:
         spent: of the jobs that spent something.
         taken: of these and of those that hold something.
-        accountant: of the jobs' own ε's; `pld` as soon as one of them samples.
+        accountant: of the jobs' own ε's; `rdp` as soon as one of them is a selection, else `pld` if one samples.
     """
 
     spent: dict[AccountName, float]
@@ -230,7 +230,7 @@ def sums(pricing: Comparer, account: Account, jobs: list[Charged]) -> Sums | Non
     computation exceeds its limits."""
     spent: dict[AccountName, float] = {}
     taken: dict[AccountName, float] = {}
-    samples = False
+    sums_of_all = set[Leaf]()
     for name in ACCOUNTS:
         planned = [
             (each.spent.of(name) > 0, event, each.jobs)
@@ -238,14 +238,20 @@ def sums(pricing: Comparer, account: Account, jobs: list[Charged]) -> Sums | Non
             if (event := planned_event(each, name)) is not None
         ]
         settled = [(event, count) for is_spent, event, count in planned if is_spent]
-        samples |= any(leaf.sample_rate < 1.0 for _, event, _ in planned for leaf in events.leaves(event))
+        sums_of_all.update(leaf for _, event, _ in planned for leaf in events.leaves(event))
         try:
             spent[name] = _basic(pricing, settled, account.cap_delta)
             everything = [(event, count) for _, event, count in planned]
             taken[name] = spent[name] if settled == everything else _basic(pricing, everything, account.cap_delta)
         except LimitError:
             return None
-    return Sums(spent, taken, "pld" if samples else "gdp")
+    return Sums(spent, taken, _accountant(sums_of_all))
+
+
+def _accountant(leaves: set[Leaf]) -> AccountantName:
+    """The least exact of the accountants of jobs with these noisy sums."""
+    kinds = {"rdp" if leaf.weights else "gdp" if leaf.is_plain else "pld" for leaf in leaves}
+    return "rdp" if "rdp" in kinds else "pld" if "pld" in kinds else "gdp"
 
 
 def _basic(pricing: Comparer, jobs: list[Counted], delta: float) -> float:

@@ -2,7 +2,8 @@
 
 nothing private was started                       void
 succeeded, all T steps                            post the whole hold
-cancelled, lost (external causes)                 post the started part, over all attempts; release the rest
+cancelled, lost (external causes)                 post the started part, over all attempts; release the rest. A
+                                                  selection of random size has no part: post the whole hold
 the attempt's own error (also out of memory),     post the whole hold: the failure may depend on private data,
 and any end but success after a crash             and so may the wish to stop the job
 more was recorded than the hold covers            fail, deliver no model, post the whole hold
@@ -121,9 +122,9 @@ def settlement_of(
         match _charging(session, job, outcome, cause):
             case Charging.NOTHING:
                 charge = NO_UNITS
-            case Charging.STARTED_PART:
+            case Charging.STARTED_PART if mechanism.selection is None:
                 charge = _started_part(session, job, mechanism, hold, released)
-            case Charging.WHOLE_HOLD:
+            case Charging.STARTED_PART | Charging.WHOLE_HOLD:  # a selection's runs and scores have one price
                 charge = hold
     return Settlement(job, outcome, failure, charge, withholds=unheld or overrun, unheld=unheld)
 

@@ -18,7 +18,7 @@ from core.privacy import calibration, events, gdp, rdp, renyi
 from core.privacy.accounting import comparison, epsilon_of, of_record
 from core.privacy.best_of import NO_BEST
 from core.privacy.calibration import SIGMA_MAX, SIGMA_MIN
-from core.privacy.events import Event, of_two_queries
+from core.privacy.events import BestOf, Event, Gaussian, of_two_queries
 from core.privacy.filters import Filter
 from core.privacy.mechanism import MIN_COUNT_NOISE, MechanismConfig
 from core.privacy.price_requests import FitRequest, PlanRequest
@@ -153,10 +153,23 @@ def _largest_noise_mu(target: float, mechanism: MechanismConfig) -> float:
     """The noise_mu with which the scores on the hold-out cost the target, rounded down to three digits. They are
     Gaussians of one noise_mu, so that the account's μ is proportional to it."""
     noise_mu = min(each.noise_mu for each in mechanism.releases if each.account == "holdout")
-    total = gdp.mu_of_event(mechanism.event("holdout")) or math.inf
-    exact = noise_mu * gdp.mu_from_epsilon(target, mechanism.target_delta) / total
+    total = gdp.mu_of_event(mechanism.model_copy(update={"selection": None}).event("holdout")) or math.inf
+    exact = noise_mu * _mu_of_target(target, mechanism) / total
     unit = 10.0 ** (math.floor(math.log10(exact)) - 2)
     return float(f"{math.floor(exact * (1.0 - 1e-6) / unit) * unit:.3g}")
+
+
+def _mu_of_target(target: float, mechanism: MechanismConfig) -> float:
+    """The largest μ of one run with at most the target's ε: of the only one, or of each that is selected from."""
+    selection, delta = mechanism.selection, mechanism.target_delta
+    low, high = 0.0, gdp.mu_from_epsilon(target, delta)
+    if selection is None:
+        return high
+    while high - low > 1e-6 * high:
+        middle = 0.5 * (low + high)
+        event = BestOf(weights=selection.weights, event=Gaussian(noise_multiplier=1.0 / middle))
+        low, high = (low, middle) if renyi.epsilon(event, delta) > target else (middle, high)
+    return low
 
 
 def _lines(mechanism: MechanismConfig, filter_: Filter, training: Epsilon | None) -> list[Line]:

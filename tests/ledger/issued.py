@@ -65,6 +65,13 @@ LARGE = {"cap": {"epsilon": 100.0, "delta": 1e-5}}  # a cap that every job here 
 
 GRAPH: dict[str, Any] = {"kind": "graph", "path": "own/small.pt2", "sha256": hashlib.sha256(b"a graph").hexdigest()}
 GRAPH |= {"parameters": 22, "trained": 22, "inputs": 2, "outputs": 2, "places": 1, "pass_numbers": 60}
+SELECTION: dict[str, Any] = {
+    "strategy": "random_size",
+    "distribution": {"kind": "poisson", "mean": 6.0},
+    "most_runs": 20,
+    "duration_s": 1,
+    "space": {"learning_rate": [0.1, 10.0]},
+}
 FEW: dict[str, Any] = {"privacy": {"noise_multiplier": 5.0}, "length": {"steps": 10}}  # sampled, and priced at once
 
 # Of jobs on data sets without blocks: name → changes of the job, changes of the data set.
@@ -114,6 +121,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "own graph": ({"model": GRAPH}, {}),
     "random": ({"hpo": {"strategy": "random", "space": SPACE}}, {}),
+    "selection": ({"hpo": SELECTION}, {"privacy": RDP}),
     "scaling, weights kept": ({"hpo": SCALING | {"runs_per_level": 1, "keep_weights": True}}, {}),
 }
 OTHERS = (
@@ -166,7 +174,7 @@ class Issuer:
         dataset = add_dataset(self.db, order=order, **of_data | {"privacy": privacy})
         new = changes if kind in ("statistics", "synthetic") else job_spec(dataset, **changes)
         asked = (job_of(kind) if kind in CASES else new) | {"dataset": dataset}
-        if "hpo" in asked:
+        if "hpo" in asked and kind != "selection":
             asked |= {"privacy": {"target_epsilon": 1.0}, "evaluation": asked["evaluation"] if kind in CASES else None}
         job_id = self._admitted(JobSpec.model_validate(asked), dataset)
         self._run(job_id, kind)
@@ -266,14 +274,15 @@ class Issuer:
 
 
 def _release(log: AttemptLog, mechanism: MechanismConfig, step: int) -> None:
-    """One release of each declared score, with its parts; and the norm where it adapts."""
+    """One release of each declared score, with its parts; the norm where it adapts, and the rate where it is secret."""
     for each in mechanism.scores:
         number = {"name": each.metric, "step": step, "value": 0.5, "std": 0.01, "on": each.account}
         parts = [Part(name=name, value=0.4, std=0.02) for name in sorted(each.parts)]
         log.record_metric(Number.model_validate(number | {"released_by": each.released_by}), parts)
-    if mechanism.training.adaptive is not None:
-        norm = {"name": "clipping_norm", "step": step, "value": 0.5, "std": 0.0, "on": "train"}
-        log.record_metric(Number.model_validate(norm | {"released_by": "post_processing"}))
+    derived = {"clipping_norm": mechanism.training.adaptive, "learning_rate": mechanism.selection}
+    for name in (name for name, source in derived.items() if source is not None):
+        number = {"name": name, "step": step, "value": 0.5, "std": 0.0, "on": "train"}
+        log.record_metric(Number.model_validate(number | {"released_by": "post_processing"}))
 
 
 def _audit(job: Job, mechanism: MechanismConfig) -> Finding | None:

@@ -37,7 +37,6 @@ from tests.node import by_node, needs_node
 TRUSTED = public_key(KEY)
 # What no certificate can have, and why.
 NEVER = {
-    **dict.fromkeys(("Accountant.name = rdp", "Epsilon.accountant = rdp"), "of accounts: within a job gdp or pld"),
     **dict.fromkeys(("NoisyCount.cutoff is there", "NoisyCount.ranks is there"), "a count is neither ranking nor loss"),
     "NoisySum.classes is there": "a sum has no cells",
     **dict.fromkeys(

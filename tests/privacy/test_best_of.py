@@ -22,6 +22,7 @@ from core.privacy.pricing import largest_that_fits, price
 from core.privacy.profile import profile_of
 from core.privacy.releases import NoisyCount
 from scrimp import recompute
+from scrimp.privacy_loss import Curve
 
 LAWS: list[NegativeBinomialRuns | PoissonRuns] = [
     NegativeBinomialRuns(eta=1.0, gamma=0.2),
@@ -175,6 +176,18 @@ def test_no_noise_is_enough_for_too_small_a_target() -> None:
         price(request(LAWS[0], epsilon=0.01))
 
 
+@pytest.mark.parametrize("law", LAWS)
+def test_scores_too_dear_for_the_target_are_told_what_fits(law: NegativeBinomialRuns | PoissonRuns) -> None:
+    """The hold-out's own selection; it was an error of the service."""
+    dear = request(law, "holdout")
+    with pytest.raises(InvalidRequest, match="noise_mu at most") as refused:
+        price(dear.model_copy(update={"releases": (dear.releases[0].model_copy(update={"noise_mu": 1.0}),)}))
+    fits = float(str(refused.value).split("noise_mu at most ")[1].split(" ")[0])
+    for noise_mu, is_admitted in ((fits, True), (fits * 1.02, False)):
+        event = composed([BestOf(weights=weights(law), event=noisy_sums(1.0, 1.0 / noise_mu, 1))])
+        assert (renyi.epsilon(event, 1e-5) <= 1.0) == is_admitted
+
+
 def event_of(sigma: float) -> Event:
     return composed([BestOf(weights=weights(LAWS[0]), event=noisy_sums(1.0, sigma, 4))])
 
@@ -185,6 +198,8 @@ def test_other_accountants_do_not_take_it_for_a_gaussian() -> None:
     assert pld.losses(event, 1e-5) is None
     assert pld.epsilon(event, 1e-5) == math.inf
     assert read(event.model_dump(mode="json")) == event
+    with pytest.raises(ValueError, match="no distribution of the losses"):  # it took the runs for one
+        Curve.of(event.model_dump(mode="json"))
     with pytest.raises(Exception, match="full batches alone"):
         leaves(BestOf(weights=(1, 1), event=noisy_sums(0.1, 1.0, 5)))
 

@@ -204,7 +204,10 @@ def test_a_smaller_loss_is_better_and_no_number_is_worst() -> None:
     asked = JobSpec.model_validate(start(evaluation={"noise_mu": 0.5, "metrics": ["loss"]})["spec"]).evaluation
     assert asked is not None
     one, other = (Run(0.1, Outcome(1, {}, ()), (Score("loss", value, 0.0),)) for value in (0.3, 0.5))
-    assert one.value(asked) > other.value(asked) > Run(0.1, Outcome(1, {}, ()), ()).value(asked)
+    no_number = Run(0.1, Outcome(1, {}, ()), (Score("loss", math.nan, 0.0),))
+    assert one.value(asked) > other.value(asked) > no_number.value(asked)
+    with pytest.raises(PrivacyError, match="no score of the name"):  # or the first run would be delivered in silence
+        Run(0.1, Outcome(1, {}, ()), ()).value(asked)
 
 
 @pytest.mark.parametrize("leak", ["early end", "a look for each run that counts"])
@@ -270,6 +273,14 @@ def test_runs_share_no_key_with_each_other_or_with_their_job() -> None:
     assert hidden_size(KEYS, (3, 2, 1)) == hidden_size(KEYS, (3, 2, 1))
     with pytest.raises(PrivacyError):
         hidden_size(KEYS, (0, 0))
+
+
+def test_runs_that_overflow_end_no_attempt(no_wait: None) -> None:
+    """A loser's overflow would tell of it by a failure. With every run lost, the first one leaves, with a warning."""
+    hpo = HPO | {"space": {"learning_rate": [1e11, 1e12]}}
+    supervisor = Supervisor(start(hpo=hpo, optimizer={"kind": "dp_sgd", "learning_rate": 1e11, "momentum": 0.9}))
+    outcome, _ = attempt(supervisor)
+    assert outcome.steps == 10 and {name for name, _ in supervisor.metrics} == {"accuracy", "learning_rate"}
 
 
 def test_a_whole_attempt_in_its_sandbox(tmp_path: Path) -> None:

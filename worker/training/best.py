@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from core.contracts.job_spec import Evaluation
+from core.errors import PrivacyError
 from worker.metrics.scores import Score
 from worker.models.base import Parameters
 from worker.training.loop import Outcome
@@ -27,7 +28,9 @@ class Run:
         compared = [
             each for score in self.scores for each in (score, *score.parts) if each.name == evaluation.compared_by
         ]
-        value = torch.tensor(compared[0].value if compared else math.nan, dtype=torch.float64)
+        if not compared:
+            raise PrivacyError("a run has no score of the name that runs are compared by")
+        value = torch.tensor(compared[0].value, dtype=torch.float64)
         value = value if evaluation.larger_is_better else -value
         return torch.where(torch.isnan(value), torch.tensor(-math.inf, dtype=torch.float64), value)
 
