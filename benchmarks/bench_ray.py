@@ -125,12 +125,12 @@ def here(case: str, size: int) -> tuple[float, float, str]:
 
 def main() -> None:
     """Measures all layouts and writes the report."""
-    import ray
-
     load = os.getloadavg()[0]
     rows = []
     with tempfile.TemporaryDirectory() as folder, closing(Machines(3, Path(folder), {})) as machines:
         os.environ.update(machines.environment)
+        import ray  # reads its environment as it is loaded
+
         ray.init(address=machines.address, log_to_driver=False)
         for case, (name, _) in CASES.items():
             layouts = [(here, 1, "one process")]

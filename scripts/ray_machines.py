@@ -2,7 +2,8 @@
 
 `python -m scripts.ray_machines COUNT [CPUS]` prints the head's address once all are up. It reads commands from its
 standard input, and answers each with a line: `kill N` (SIGKILL to raylet N and all that runs under it), `start`,
-`groups` (how many placement groups exist). It ends with its input. Ray's settings are read from the environment.
+`groups` (how many placement groups exist), `take` (a processor of the last machine, as another user of the cluster's)
+and `release` (it again). It ends with its input. Ray's settings are read from the environment.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from secrets import token_hex
 from threading import Thread
+from typing import Any
 
 import psutil
 
@@ -89,7 +91,9 @@ def main(count: int, cpus: int) -> None:
     import ray
     from ray._private.state import state
     from ray.cluster_utils import Cluster
+    from ray.util.placement_group import placement_group, remove_placement_group
 
+    taken: list[Any] = []
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what Ray prints, of machines that died, is no answer
     plain = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "node_ip_address": HERE, "include_dashboard": False}
@@ -107,6 +111,13 @@ def main(count: int, cpus: int) -> None:
             case ["start"]:
                 machines.append(cluster.add_node(**plain))
                 print("started", file=answers, flush=True)
+            case ["take"]:
+                last = {"ray.io/node-id": machines[-1].node_id}
+                taken.append(placement_group([{"CPU": 1.0}], bundle_label_selector=[last]))
+                print("taken" if taken[-1].wait(PATIENCE_S) else "no room", file=answers, flush=True)
+            case ["release"]:
+                remove_placement_group(taken.pop())
+                print("released", file=answers, flush=True)
             case ["groups"]:
                 table = state.placement_group_table().values()
                 print(sum(each["state"] != "REMOVED" for each in table), file=answers, flush=True)

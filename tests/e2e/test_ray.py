@@ -1,4 +1,7 @@
-"""Jobs on a Ray cluster of three raylets on this machine, through the API: the bits of one process, whatever dies."""
+"""Jobs on a Ray cluster of three raylets on this machine, through the API: the bits of one process, whatever dies.
+
+Ray's own connections ask for a token and are encrypted.
+"""
 
 from __future__ import annotations
 
@@ -134,6 +137,22 @@ def test_a_job_too_large_for_the_cluster_waits_and_says_so_and_another_passes(se
     with service.client() as client:
         client.cancel(large)
     assert finished(service, large)["status"] == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_job_waits_in_the_queue_while_machines_are_in_use_and_others_pass(
+    service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
+) -> None:
+    """The only worker claims what there is room for: it keeps nothing back for what there is none."""
+    assert machines.ask("take") == "taken"
+    large = submit(service, job(dataset, 3))
+    small = [finished(service, submit(service, job(dataset, 1, steps=6))) for _ in range(2)]
+    assert [each["status"] for each in small] == ["succeeded"] * 2
+    waiting = service.get(f"/v1/jobs/{large}")
+    assert (waiting["status"], waiting["attempts"]) == ("queued", [])
+    assert machines.ask("release") == "released"
+    ended = finished(service, large)
+    assert model(ended) == model(alone) and attempts(ended) == ["succeeded"]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.errors import Unavailable
+from tests.processes import until
 
 if find_spec("ray") is None:
     assert not os.environ.get("SCRIMP_REQUIRE_RAY")
@@ -19,7 +20,7 @@ if find_spec("ray") is None:
 import ray
 
 from worker.attempt.rank_processes import PEER_GONE, exit_status
-from worker.cluster.group import Group
+from worker.cluster.group import Cluster, Group
 from worker.cluster.links import LinksError
 from worker.cluster.node import CRASHED
 
@@ -75,6 +76,23 @@ def test_of_several_ends_the_one_that_is_most_the_job_s_own_counts(
 ) -> None:
     """What has a bound is never hidden behind what has none."""
     assert ended(ends).why() == expected
+
+
+@pytest.mark.slow
+def test_room_is_what_is_free_now_and_growth_is_asked_for_once_and_kept_for_nobody(cluster: None) -> None:
+    ours = Cluster.__new__(Cluster)
+    ours._growth = None
+    assert until(ours.free) == ours.most() == 1
+    with ours.room(1, {"CPU": 1.0}, lambda: True) as room:
+        assert room is not None
+        until(lambda: ours.free() == 0)
+        assert ours.share(1, 4) == 1, "fewer than its threads"
+        ours.grow(1)
+        asks = ours._growth
+        ours.grow(1)
+        assert asks is not None and asks is ours._growth and asks.is_alive()
+    asks.join(300)
+    assert not asks.is_alive() and until(ours.free) == 1
 
 
 def ended(ends: list[Any]) -> Group:
