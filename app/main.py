@@ -31,6 +31,7 @@ from app.dashboard.compare import router as compare_page_router
 from app.dashboard.dataset_pages import router as dataset_pages_router
 from app.dashboard.egress_page import router as egress_pages_router
 from app.dashboard.entries_csv import router as entries_router
+from app.dashboard.graphs_page import router as graph_pages_router
 from app.dashboard.job_actions import router as job_actions_router
 from app.dashboard.job_list import router as job_list_page_router
 from app.dashboard.job_pages import router as job_pages_router
@@ -157,6 +158,7 @@ ROUTERS = (
     register_page_router,
     worker_pages_router,
     usage_page_router,
+    graph_pages_router,
     key_pages_router,
     signing_keys_page_router,
     audit_page_router,

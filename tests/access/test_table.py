@@ -235,6 +235,7 @@ PAGES: dict[tuple[str, str], Sent] = {
     },
     ("POST", "/dashboard/webhooks/{webhook_id}/secret"): {"ok": 404},
     ("POST", "/dashboard/webhooks/{webhook_id}/delete"): {"ok": 404},
+    ("POST", "/dashboard/graphs/{sha256}/delete"): {"ok": 404},
     ("POST", "/dashboard/keys"): {"ok": 422},
     ("POST", "/dashboard/keys/{key_id}/revoke"): {"ok": 303},
     ("POST", "/dashboard/keys/grants"): {"ok": 422},

@@ -108,6 +108,10 @@ def delete_graph(world: World) -> httpx.Response:
     return world.call("DELETE", f"/v1/graphs/{add_graph(world).json()['sha256']}")
 
 
+def delete_graph_on_page(world: World) -> httpx.Response:
+    return world.call("POST", f"/dashboard/graphs/{add_graph(world).json()['sha256']}/delete")
+
+
 def upload_on_page(world: World) -> httpx.Response:
     return upload(world, "/dashboard/register/file", "uploaded-on-page")
 
@@ -443,6 +447,7 @@ PAGE_CALLS: dict[tuple[str, str], Call] = {
     ),
     ("POST", f"{MANAGE}/retire"): managed("retire", lambda world: (add_dataset(world.db), {})),
     ("POST", f"{MANAGE}/delete"): managed("delete", lambda world: (add_dataset(world.db), {})),
+    ("POST", "/dashboard/graphs/{sha256}/delete"): delete_graph_on_page,
     ("POST", "/dashboard/submit"): submit_on_page,
     ("POST", "/dashboard/register/file"): upload_on_page,
     ("POST", PAGES): plain(PAGES, HOOK),

@@ -34,7 +34,19 @@ FILLED = "() => [...document.querySelectorAll('[data-once]')].every((each) => ea
 DRAWN = "() => [...document.querySelectorAll('.chart')].every((each) => !each.clientWidth || each.firstChild)"
 SCREENS = [(1440, "light"), (768, "dark"), (390, "light")]
 REST = [(1440, "dark"), (768, "light"), (390, "dark")]
-ALONE = ("", "/datasets", "/submit", "/register", "/compare", "/workers", "/usage", "/webhooks", "/keys", "/audit")
+ALONE = (
+    "",
+    "/datasets",
+    "/submit",
+    "/graphs",
+    "/register",
+    "/compare",
+    "/workers",
+    "/usage",
+    "/webhooks",
+    "/keys",
+    "/audit",
+)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tests.dashboard.conftest import PATIENCE_MS
 from tests.dashboard.scene import Everything, Scene
 from tests.dashboard.test_register import table
 from tests.factories import job_spec
+from tests.graphs.small import small_graph
 
 pytestmark = pytest.mark.browser
 
@@ -214,6 +216,38 @@ def test_a_file_that_does_not_fit_says_so_at_its_field(
     page.locator("#f-task-label-error", has_text="there is no column 'nope'").wait_for()
     assert page.get_by_label("Data file").evaluate("input => input.files[0].name") == "people.csv", "the file stays"
     page.context.close()
+
+
+@pytest.mark.parametrize("width", but([1440, 390], lambda width: width == 390))
+def test_an_analyst_sends_a_graph_and_deletes_it(
+    chromium: Any, server: str, whole: Whole, tmp_path: Path, width: int
+) -> None:
+    scene, ids = whole
+    context = chromium.new_context(base_url=server, viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(f"{SUBMIT}?dataset={ids.reviews}")
+    page.get_by_label("API key").fill(scene.key("analyst").token)
+    page.get_by_role("button", name="Sign in").click()
+    page.goto("/dashboard/submit")
+    page.get_by_role("link", name="Own models").press("Enter")
+    page.get_by_role("heading", name="None yet").wait_for()
+    send = page.get_by_role("button", name="Send", exact=True)
+    send.click()
+    page.get_by_text("Choose a graph file first").wait_for()
+    wrong, graph = tmp_path / "wrong.pt2", tmp_path / "small.pt2"
+    wrong.write_bytes(b"PK no graph")
+    graph.write_bytes(small_graph())
+    page.get_by_label("Graph file").set_input_files(wrong)
+    send.press("Enter")
+    page.get_by_text("not a zip archive").wait_for()  # the verdict
+    page.get_by_label("Graph file").set_input_files(graph)
+    send.press("Enter")
+    page.get_by_text(hashlib.sha256(graph.read_bytes()).hexdigest()).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.get_by_role("button", name="Delete the graph").press("Enter")
+    page.get_by_role("heading", name="None yet").wait_for()
+    context.close()
 
 
 @pytest.mark.nightly  # by day the same addresses without a browser: test_compare.py
