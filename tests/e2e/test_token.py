@@ -92,16 +92,17 @@ def test_the_service_signs_in_a_token(token: Token, serve: Callable[[dict[str, s
     assert (train["spent"], train["held"]) == (sum(quotes), 0), "each is charged once"
     token.write_pin(PIN)
     assert token.said("token", "show", token.address("first")) == first, "the token is not locked"
+    assert certified(service, later, certificate) == first, "what waited is signed"
 
     second = token.said("token", "new", token.address("second"))
     token.said("root", "sign-rotation", *files, "--public-key", second, "--overlap-hours", 0)
     service = serve({"SCRIMP_SIGN_COMMAND": token.command("second"), "SCRIMP_SIGN_PUBLIC_KEY": second})
-    newest = tmp_path / "newest.json"
-    assert certified(service, later, newest) == second, "what waited is signed by the next key"
+    newest, last = tmp_path / "newest.json", submit(service, job_of(dataset, privacy={"target_epsilon": 1.5}))
+    assert finished(service, last)["status"] == "succeeded"
+    assert certified(service, last, newest) == second
     assert [each["public_key"] for each in service.get("/v1/signing-keys")["items"]] == [second, first]
     for path in (certificate, newest):
         accepts(token, path, *trusted, "--require-checkpoint")
-    assert service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"] == train
 
 
 def relay_log(service: Service) -> str:
