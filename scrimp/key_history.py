@@ -15,18 +15,30 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scrimp.dated import Inclusion, cosigned_at
 from scrimp.recompute import body_of
 from scrimp.transparency import LOG, Key, Note, NotProven
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 Json = Mapping[str, Any]
 PAYLOAD_TYPE = "application/vnd.scrimp.signing-keys+json"
 BYTES = 32  # of a raw key
+
+
+class PrivateKey(Protocol):
+    """Signs with Ed25519, as the private keys of `cryptography` do."""
+
+    def sign(self, data: bytes) -> bytes:
+        """The raw signature of these bytes."""
+        ...
+
+    def public_key(self) -> Ed25519PublicKey:
+        """The key that verifies it."""
+        ...
 
 
 class Doubt(str):
@@ -119,7 +131,7 @@ class History:
 EMPTY = History(0, datetime.fromtimestamp(0, UTC), ())
 
 
-def sealed(history: History, root: Ed25519PrivateKey) -> Json:
+def sealed(history: History, root: PrivateKey) -> Json:
     """The history in its envelope, signed by the root."""
     document = {
         "version": 1,

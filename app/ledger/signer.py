@@ -93,7 +93,11 @@ class CommandSigner:
         try:
             signed = _output(self.command, data)
             self.public.verify(signed, data)
-        except (OSError, subprocess.SubprocessError) as error:  # its output may name a PIN: it is not repeated
+        except subprocess.CalledProcessError as error:  # its command and its output may name a PIN: not repeated
+            raise Unavailable(
+                f"SCRIMP_SIGN_COMMAND failed: {_end(error.returncode)}; run it by hand to see why"
+            ) from None
+        except (OSError, subprocess.SubprocessError) as error:
             raise Unavailable(f"SCRIMP_SIGN_COMMAND failed: {type(error).__name__}") from None
         except InvalidSignature:
             raise Unavailable("SCRIMP_SIGN_COMMAND did not sign with SCRIMP_SIGN_PUBLIC_KEY") from None
@@ -184,6 +188,10 @@ def _started(command: Sequence[str], data: bytes) -> Iterator[tuple[subprocess.P
             with suppress(ProcessLookupError):  # before it is waited for: until then no other group has this number
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _end(code: int) -> str:
+    return f"exit status {code}" if code >= 0 else f"ended by signal {-code}"
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -35,6 +35,7 @@ from scrimp.cli import (
     report_command,
     root,
     serving,
+    token_commands,
     webhook_commands,
     witness_commands,
 )
@@ -69,6 +70,9 @@ app.add_typer(webhook_commands.app, name="webhooks", help="Messages about jobs t
 app.add_typer(key_commands.app, name="keys", help="API keys: admins make and revoke them, holders rotate their own.")
 key_commands.app.add_typer(
     root.app, name="root", help="The offline root that signs which signing keys certificates may have."
+)
+key_commands.app.add_typer(
+    token_commands.app, name="token", help="Keys that sign and stay in a PKCS #11 token: of the service, or the root's."
 )
 app.add_typer(grants.app, name="grants", help="Which keys may see a data set, train on it, or charge it.")
 app.add_typer(budget_commands.app, name="budgets", help="What keys and teams may use of a cap, and requests for more.")

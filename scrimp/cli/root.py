@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scrimp import local
 from scrimp.cli.command_session import Session, command, read_json
 from scrimp.cli.key_commands import app as keys
 from scrimp.cli.key_commands import moment
+from scrimp.cli.token_commands import in_words, key_of
 from scrimp.cli.trust import trusted_key
 from scrimp.cli.witness_commands import require_cryptography
 from scrimp.errors import ScrimpError
-from scrimp.key_history import EMPTY, History, opened, sealed, text_of
+from scrimp.key_history import EMPTY, History, PrivateKey, opened, sealed, text_of
+from scrimp.token_key import SCHEME
 from scrimp.transparency import NotProven
 
 if TYPE_CHECKING:
@@ -27,7 +31,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 VARIABLE = "SCRIMP_ROOT_PASSPHRASE"
-KeyFile = Annotated[Path, typer.Option("--key-file", help="The root's private key, made by `new`.")]
+KeyFile = Annotated[Path, typer.Option("--key-file", help="Where to write the root's private key.")]
+RootKey = Annotated[
+    str,
+    typer.Option("--key-file", help="The root's private key: a file made by `new`, or pkcs11:… of `keys token new`."),
+]
 HistoryFile = Annotated[Path, typer.Option("--history", help="The signed history: written anew; kept by readers.")]
 PublicKey = Annotated[str, typer.Option(help="A signing key of the service: base64, or a file with it.")]
 At = Annotated[str | None, typer.Option("--at", help="From when on it signs; default: now.")]
@@ -67,7 +75,7 @@ def new(
 
 @app.command("sign-rotation")
 def sign_rotation(
-    key_file: KeyFile,
+    key_file: RootKey,
     history: HistoryFile,
     public_key: PublicKey,
     at: At = None,
@@ -76,26 +84,23 @@ def sign_rotation(
     ] = 24,
 ) -> None:
     """Sign that the service's next signing key is this one. The first one begins the history."""
-    root, start = _root(key_file), _time(at)
+    root, start = Root.of(key_file), _time(at)
     ends = start + timedelta(hours=overlap_hours)
-    _write(
-        history, key_file, root, lambda history_read: history_read.rotated(str(trusted_key(public_key)), start, ends)
-    )
+    _write(history, root, lambda history_read: history_read.rotated(str(trusted_key(public_key)), start, ends))
 
 
 @app.command("revoke")
 def revoke(
-    key_file: KeyFile,
+    key_file: RootKey,
     history: HistoryFile,
     public_key: PublicKey,
     since: Annotated[str, typer.Option(help="From when on others may have had it: a time (ISO 8601).")],
     reason: Annotated[str, typer.Option(help="Why, for auditors.")],
 ) -> None:
     """Revoke a signing key: nothing that it signed from a time on is trusted."""
-    root = _root(key_file)
+    root = Root.of(key_file)
     _write(
         history,
-        key_file,
         root,
         lambda history_read: history_read.revoked(str(trusted_key(public_key)), moment(since), _time(None), reason),
     )
@@ -123,22 +128,43 @@ def show_history(
     )
 
 
-def _write(path: Path, key_file: Path, root: Ed25519PrivateKey, change: Callable[[History], History]) -> None:
+@dataclass(frozen=True)
+class Root:
+    """The root's key, and the file that says how often it has signed."""
+
+    key: PrivateKey
+    numbered: Path
+
+    @classmethod
+    def of(cls, text: str) -> Root:
+        """The key of a file, or of a token. A token has no file beside it: its number is in SCRIMP_HOME."""
+        if not text.startswith(SCHEME):
+            return cls(_root(Path(text)), Path(f"{text}.number"))
+        with in_words():
+            key = key_of(text)
+            return cls(key, local.home() / "roots" / f"{hashlib.sha256(key.public_raw()).hexdigest()[:16]}.number")
+
+
+def _write(path: Path, root: Root, change: Callable[[History], History]) -> None:
     """Writes the changed history, whole or not at all, and prints it. Its number is kept beside the key: to go on with
     an older one would take a revocation back."""
-    numbered = key_file.with_name(f"{key_file.name}.number")
+    public = _public(root.key)
     try:
-        history_read = opened(read_json(path), _public(root)) if path.exists() else EMPTY
-        last = int(numbered.read_text()) if numbered.exists() else 0
+        history_read = opened(read_json(path), public) if path.exists() else EMPTY
+        last = int(root.numbered.read_text()) if root.numbered.exists() else 0
         if history_read.number < last:
             raise ValueError(f"this root has signed history {last}: go on with that one")
         changed = replace(change(history_read), signed_at=_time(None))
     except (NotProven, ValueError) as error:
         raise typer.BadParameter(f"--history {path}: {error}") from None
+    with in_words():
+        envelope = sealed(changed, root.key)
+        opened(envelope, public)  # what a token signed wrongly is not written
+    root.numbered.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(sealed(changed, root), indent=1) + "\n")
+    temporary.write_text(json.dumps(envelope, indent=1) + "\n")
     temporary.replace(path)
-    numbered.write_text(f"{changed.number}\n")
+    root.numbered.write_text(f"{changed.number}\n")
     for line in lines(changed):
         typer.echo(line)
 
@@ -180,7 +206,7 @@ def _passphrase(*, confirm: bool) -> bytes:
     return str(words).encode()
 
 
-def _public(root: Ed25519PrivateKey) -> str:
+def _public(root: PrivateKey) -> str:
     return base64.b64encode(root.public_key().public_bytes_raw()).decode()
 
 

@@ -81,6 +81,12 @@ def test_what_is_signed_wrongly_is_not_used(settings: Settings, tmp_path: Path, 
         signer(settings, command).sign(b"bytes")
 
 
+def test_how_a_program_failed_is_said(settings: Settings) -> None:
+    for code, words in (("raise SystemExit(3)", "exit status 3"), ("import os; os.kill(os.getpid(), 9)", "signal 9")):
+        with pytest.raises(Unavailable, match=f"SCRIMP_SIGN_COMMAND failed.*{words}"):
+            signer(settings, python(code)).sign(b"bytes")
+
+
 def test_a_program_that_hangs_is_ended(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.ledger.signer.TIMEOUT_S", 0.2)
     with pytest.raises(Unavailable, match="TimeoutExpired"):

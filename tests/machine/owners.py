@@ -120,7 +120,7 @@ class Owners(Machine):
                 return
             self.did["move"] += 1
             for each in there:
-                self.moved(each)
+                self.note_heads(self.moved(each))
         self.charged(found, once, key, claim, account, amount)
 
     def may_move(self, ledgers: list[str], amounts: Pair) -> bool:
@@ -133,14 +133,14 @@ class Owners(Machine):
         fits = any(model.covers((max(0, each[0]), max(0, each[1])), amounts) for each in left)
         return fits and all(model.covers(each, ZERO) for each in left)
 
-    def moved(self, block: str, to: str | None = None) -> None:
-        """Moves a ledger in the model as well: to the one that the service made."""
+    def moved(self, block: str, to: str | None = None) -> str:
+        """Moves a ledger in the model as well: to the one that the service made, which it returns."""
         with self.db.read() as session:
             _, made = ledgers_of(session, block)
         if to not in (None, made):
             raise Divergence(f"{block} moved to {made}, and not to {to}")
         self.state.move(block, made, ORDER, lambda epsilon: self.units(epsilon, ORDER))
-        self.note_heads(made)
+        return made
 
     def settle_charge(self) -> None:
         """Posts or voids a charge, perhaps not for the first time."""
@@ -251,6 +251,7 @@ class Owners(Machine):
                 self.moved(block_id)
             for name, each in state.budgets.items():
                 self.give(state.ledgers_of(block_id)[-1], name, each.epsilon)
+            self.note_heads(block_id)  # as the service does once the block is there
 
     def retire(self) -> None:
         state = self.state
@@ -331,7 +332,7 @@ class Owners(Machine):
             of.own.spent = model.plus(of.own.spent, lacks)
             state.write(ledger, 2)
         if recorded.moved_to is not None and self.may_move([ledger], ZERO):
-            self.moved(ledger, recorded.moved_to)
+            self.note_heads(self.moved(ledger, recorded.moved_to))
         elif recorded.closed:
             of.closed = True
             state.write(ledger)

@@ -128,6 +128,7 @@ class World:
         with self.db.write() as session:  # the service does it in the block's own transaction
             lock_family(session, first)
             follow(session, first, session.get_one(Dataset, block_id), OWNER.id)
+        behind.record_soon(self.db, self.heads, block_id)
 
     def _add(self, dataset_id: str, name: str, spec: dict[str, Any], cap: float, **fields: Any) -> None:
         of = DatasetSpec.model_validate(spec)
