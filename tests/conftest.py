@@ -81,8 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if seed is not None:  # before pytest puts together what shares a fixture's parameter
         items.sort(key=partial(spread.shuffled, seed))
     yield
-    if seed is None:
-        items.sort(key=spread.slow_first)
+    if seed is None and hasattr(config, "workerinput"):  # among several workers
+        spread.longest_first(items)
 
 
 @pytest.hookimpl(wrapper=True)

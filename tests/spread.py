@@ -1,32 +1,19 @@
-"""How `pytest -n N` shares the tests out: whole files, so that what a file shares is made once; the slow ones first."""
+"""How `pytest -n N` shares the tests out: whole files, so that what a file shares is made once; the longest first."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The longest first: what begins last should be short, so that all workers end together.
-SLOW_FIRST = (
-    "tests/e2e/",
-    "tests/contract/test_schemathesis.py",
-    "tests/fuzz/",
-    "tests/hf/",
-    "tests/contract/",
-    "tests/worker/test_child.py",
-    "tests/cli/",
-    "tests/dashboard/",
-    "tests/access/",
-    "tests/hpo/",
-    "tests/datasets/",
-    "tests/lifecycle/",
-    "tests/ledger/",
-    "tests/jobs/",
-    "tests/worker/",
-)
+# Seconds of processor time of the files that take some: `python -m tests.stress.cost` measures them.
+DURATIONS = Path(__file__).with_name("durations.json")
 # They load transformers, which takes six seconds of processor time.
 LOADING = "tests/hf/"
 # Files of tests/e2e that share the service of a backing, and the backing of their tests that do not name one.
@@ -64,13 +51,22 @@ class BySharing(LoadScopeScheduling):
     """One worker takes all tests that share something slow."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", maxsplit=1)[0]
-        if file.startswith(LOADING):
-            return LOADING
-        if file not in SHARING:
-            return TOGETHER.get(file, file)
-        backing = re.search(r"\[(?:.*-)?(sqlite|postgres)", nodeid)
-        return f"service on {backing[1] if backing else SHARING[file]}"
+        return scope(nodeid)
+
+
+def scope(nodeid: str) -> str:
+    """What a test shares with others: a service, a server, or its file alone."""
+    file = file_of(nodeid)
+    if file.startswith(LOADING):
+        return LOADING
+    if file not in SHARING:
+        return TOGETHER.get(file, file)
+    backing = re.search(r"\[(?:.*-)?(sqlite|postgres)", nodeid)
+    return f"service on {backing[1] if backing else SHARING[file]}"
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 def make_scheduler(config: pytest.Config, log: Any) -> BySharing:
@@ -78,16 +74,18 @@ def make_scheduler(config: pytest.Config, log: Any) -> BySharing:
     return BySharing(config, log)
 
 
-def slow_first(item: pytest.Item) -> int:
-    for place, start in enumerate(SLOW_FIRST):
-        if item.nodeid.startswith(start):
-            return place
-    return len(SLOW_FIRST)
+def longest_first(items: list[pytest.Item]) -> None:
+    """Sorts by what a worker takes as a whole: what begins last should be short, so that all workers end together."""
+    seconds: dict[str, float] = json.loads(DURATIONS.read_text())
+    total: defaultdict[str, float] = defaultdict(float)
+    for name, file in {(scope(item.nodeid), file_of(item.nodeid)) for item in items}:
+        total[name] += seconds.get(file, 0.0)
+    items.sort(key=lambda item: -total[scope(item.nodeid)])
 
 
 def shuffled(seed: int, item: pytest.Item) -> tuple[str, str]:
     """Where a test comes in a seed's order, whatever else is run: files stay whole, as they share fixtures."""
-    file = item.nodeid.partition("::")[0]
+    file = file_of(item.nodeid)
     return _drawn(f"{seed}/{file}"), _drawn(f"{seed}/{item.nodeid}")
 
 

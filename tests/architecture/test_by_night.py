@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 from itertools import combinations, product
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from tests import by_night
 from tests.by_night import OF_CERTIFICATES, ON_POSTGRES_BY_DAY, SWEEPS, cover
-from tests.spread import SHARING, TOGETHER
+from tests.spread import DURATIONS, SHARING, TOGETHER
+from tests.stress.cost import SHORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +72,11 @@ def test_what_this_run_leaves_to_the_night_is_covered_by_day(request: pytest.Fix
 
 def test_examples_of_its_functions() -> None:
     assert doctest.testmod(by_night).failed == 0
+
+
+def test_every_file_whose_duration_is_kept_exists() -> None:
+    for file, seconds in json.loads(DURATIONS.read_text()).items():
+        assert (ROOT / file).exists() and seconds >= SHORT_S, file
 
 
 def test_examples_are_drawn_by_the_profiles() -> None:

@@ -33,6 +33,7 @@ def on_ubuntu() -> Iterator[Service]:
         assert made.stop() == 0
 
 
+@pytest.mark.nightly  # by day tests/worker/test_sandbox.py seals an attempt there; this is a whole job
 @pytest.mark.slow
 def test_where_maps_of_users_cannot_be_written_jobs_run_without_namespaces(on_ubuntu: Service, tmp_path: Path) -> None:
     """Ubuntu since 23.10: each job failed `internal` while /readyz said ready."""

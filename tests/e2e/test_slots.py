@@ -28,6 +28,7 @@ def parts(service: Service, dataset: str) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.nightly  # by day tests/datasets/test_slots.py, tests/worker/test_slot_order.py
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_a_sorted_part_keeps_its_slots_and_trains_under_others(service: Service, tmp_path: Path) -> None:
     """Nothing is sorted again: its rows are those of its file, and the bound is that of the stated slots."""

@@ -63,6 +63,7 @@ def trials(place: Looks, study: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly  # by day tests/hpo/test_studies.py cancels; a kill of all runs a study, below
 @ON_POSTGRES
 def test_a_cancel_stops_every_run(place: Looks) -> None:
     dataset = place.register("study-cancel")

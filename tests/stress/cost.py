@@ -1,9 +1,10 @@
 """What the tests take in processor time: a folder at a time, in one process, with all that its tests start.
 
-python -m tests.stress.cost [--report FILE] [--most N] [FOLDER ...]
+python -m tests.stress.cost [--report FILE] [--durations FILE] [--most N] [FOLDER ...]
 
-Prints the N most expensive tests of each folder, and adds a column with this commit to a report's table. Processor time
-hardly depends on what else the machine does, until it is so busy that its caches are shared among many.
+Prints the N most expensive tests of each folder, and adds a column with this commit to a report's table. What each file
+takes is kept in tests/durations.json, by which tests/spread.py begins with the longest. Processor time hardly depends
+on what else the machine does, until it is so busy that its caches are shared among many.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,11 +26,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.spread import DURATIONS, file_of
 from tests.stress.run import ROOT, commit
 
 REPORT = ROOT / "benchmarks" / "reports" / "suite.md"
 PR_SET_CHILD_SUBREAPER = 36
 SEPARATOR = "|---"
+SHORT_S = 2.0  # a file that takes less may begin whenever a worker is free
 
 
 class Costs:
@@ -91,6 +95,17 @@ def folders() -> list[str]:
     return sorted({str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")})
 
 
+def keep(durations: Path, folder: str, tests: Mapping[str, float]) -> None:
+    """Replaces what is kept of a folder's files."""
+    files: defaultdict[str, float] = defaultdict(float)
+    for name, took in tests.items():
+        files[file_of(name)] += took
+    others = json.loads(durations.read_text()) if durations.exists() else {}
+    others = {file: took for file, took in others.items() if not file.startswith(f"{folder}/")}
+    new = {file: round(took, 1) for file, took in files.items() if took >= SHORT_S}
+    durations.write_text(json.dumps(others | new, indent=1, sort_keys=True) + "\n")
+
+
 def table(report: Path, column: str, seconds: Mapping[str, float]) -> str:
     """The report's text with a column added, or replaced where it has one of this name."""
     lines = report.read_text().splitlines() if report.exists() else ["# What the tests take", "", "| folder |", "|---|"]
@@ -114,6 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stress.cost")
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--report", type=Path, default=REPORT)
+    parser.add_argument("--durations", type=Path, default=DURATIONS)
     parser.add_argument("--most", type=int, default=10)
     parser.add_argument("folders", nargs="*")
     asked = parser.parse_args()
@@ -127,6 +143,7 @@ def main() -> int:
         print(f"{folder}: {seconds[folder]:.1f} s of processor time", flush=True)
         for name, took in sorted(tests.items(), key=lambda each: -each[1])[: asked.most]:
             print(f"  {took:6.2f} {name}", flush=True)
+        keep(asked.durations, folder, tests)
         asked.report.write_text(table(asked.report, commit(), {folder: seconds[folder]}))
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from tests import spread
 from tests.processes import alive, until
-from tests.stress import run
+from tests.stress import cost, run
 from tests.stress.load import _stopped, burning, standing_still
 from tests.stress.once import Run
 
@@ -71,6 +72,29 @@ def test_an_order_is_its_seed_s_whatever_else_is_run(request: pytest.FixtureRequ
     assert sum(first != second for first, second in pairwise(files)) == len(set(files)) - 1
 
 
+def test_what_takes_longest_begins_first(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this run's own tests: what shares a service or a server counts together, and stays in its order."""
+    names = sorted({spread.file_of(item.nodeid) for item in request.session.items})
+    durations = tmp_path / "durations.json"
+    durations.write_text(json.dumps({name: float(n) for n, name in enumerate(names)}))
+    monkeypatch.setattr(spread, "DURATIONS", durations)
+    items = list(request.session.items)
+    spread.longest_first(items)
+    before, after = by_scope(request.session.items), by_scope(items)
+    assert after == before
+    totals = [sum(names.index(file) for file in {spread.file_of(name) for name in after[scope]}) for scope in after]
+    assert totals == sorted(totals, reverse=True)
+
+
+def by_scope(items: list[pytest.Item]) -> dict[str, list[str]]:
+    scopes: dict[str, list[str]] = {}
+    for item in items:
+        scopes.setdefault(spread.scope(item.nodeid), []).append(item.nodeid)
+    return scopes
+
+
 def test_whatever_ever_failed_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,16 +145,35 @@ def test_that_leaves_a_process_behind():
 """
 
 
+def test_files_that_take_long_are_kept(tmp_path: Path) -> None:
+    durations = tmp_path / "durations.json"
+    cost.keep(durations, "tests/b", {"tests/b/test_x.py::test_1": 1.25, "tests/b/test_x.py::test_2[a]": 1.75})
+    cost.keep(durations, "tests/bb", {"tests/bb/test_y.py::test": 3.0, "tests/bb/test_z.py::test": 1.9})
+    cost.keep(durations, "tests/b", {"tests/b/test_x.py::test_1": 4.0})
+    assert json.loads(durations.read_text()) == {"tests/b/test_x.py": 4.0, "tests/bb/test_y.py": 3.0}
+
+
 def test_a_folder_costs_what_its_orphans_take_too(tmp_path: Path) -> None:
-    folder, report = tmp_path / "tests", tmp_path / "suite.md"
+    folder, report, durations = tmp_path / "tests", tmp_path / "suite.md", tmp_path / "durations.json"
     folder.mkdir()
     (folder / "test_it.py").write_text(BURNING)
+    durations.write_text(json.dumps({"tests/a/test_a.py": 2.5, f"{folder}/test_gone.py": 9.0}))
     report.write_text("# Cost\n\n| folder | before |\n|---|---|\n| `tests/a` | 2.5 |\n\nSaid below.\n")
-    line = [sys.executable, "-m", "tests.stress.cost", "--report", str(report), str(folder)]
+    line = [
+        sys.executable,
+        "-m",
+        "tests.stress.cost",
+        "--report",
+        str(report),
+        "--durations",
+        str(durations),
+        str(folder),
+    ]
     done = subprocess.run(line, cwd=run.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     head, *rows = [line.strip("| ").split(" | ") for line in report.read_text().splitlines() if line[:1] == "|"]
     costs = {row[0]: row[1:] for row in rows}
     assert head[:2] == ["folder", "before"] and costs["`tests/a`"][0] == "2.5"
     assert float(costs[f"`{folder}`"][-1]) > 1.5
+    assert json.loads(durations.read_text()) == {"tests/a/test_a.py": 2.5}, "a file that is gone, and one that is short"
     assert report.read_text().startswith("# Cost\n") and report.read_text().endswith("\nSaid below.\n")
