@@ -44,11 +44,10 @@ from core import leaves
 from core.contracts.base import Deferred
 from core.errors import InvalidRequest
 from core.ids import now
+from core.spreadsheets import plain
 
 MOST_MONTHS = 36
 USUAL_MONTHS = 12
-# A cell that begins so is a formula to the programs that open such files.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 FAMILY = func.coalesce(Dataset.parent_id, Dataset.id)
 SUMS = ("jobs", "processor_s", "gpu_s", "bytes", "train", "holdout")
 
@@ -181,13 +180,8 @@ def as_csv(view: UsageView) -> str:
     table = csv.DictWriter(out, list(UsageRow.model_fields))  # RFC 4180: a line break in a name is quoted
     table.writeheader()
     for row in view.items:
-        table.writerow({name: _plain(cell) for name, cell in row.model_dump().items()})
+        table.writerow({name: plain(cell) for name, cell in row.model_dump().items()})
     return out.getvalue()
-
-
-def _plain(cell: object) -> object:
-    """A text that no program takes for a formula: an apostrophe before it says so."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 
 def _place(row: UsageRow) -> tuple[str, ...]:

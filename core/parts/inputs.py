@@ -123,7 +123,7 @@ def _rows(records: list[Any], features: TableFeatures) -> list[list[float]]:
         if not isinstance(record, dict):
             raise _wrong(at, "an object with a cell for each declared column; a missing one is null")
         if not record.keys() <= set(features.names):  # a name that is misspelt must not read as a missing cell
-            _require_columns(record, features.names, at)
+            _require_columns(record, [each.name for each in features.columns], at)
         for place, coder in enumerate(coders):
             name = coder.column.name
             try:

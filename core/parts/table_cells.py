@@ -136,7 +136,7 @@ def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.in
     """Makes features of stored cells, each record's from its own: those of a sparse row.
 
     Args:
-        cells: (n, features.stored_width), as stored; those of texts are not read.
+        cells: (n, columns), as stored.
 
     Returns:
         places and values, (n, features.entries) each, with ascending places. A row's other features are 0.
@@ -144,7 +144,7 @@ def entries(cells: NDArray[Any], features: TableFeatures) -> tuple[NDArray[np.in
     Raises:
         ValueError: there is another number of columns, or a cell is none of the declared values.
     """
-    if cells.ndim != 2 or cells.shape[1] != features.stored_width:
+    if cells.ndim != 2 or cells.shape[1] != len(features.columns):
         raise ValueError("the stored cells do not have the declared columns")
     places = np.zeros((len(cells), features.entries), dtype=np.int32)
     numbers = np.ones((len(cells), features.entries), dtype=np.float32)
@@ -196,6 +196,9 @@ def scaled(stored: StoredPart, features: Features, *, sparse: bool = False) -> S
         return stored
     try:
         cells = np.asarray(stored.x)
+        if cells.shape[1:] != (features.stored_width,):
+            raise ValueError("the stored cells do not have the declared columns and texts")
+        cells = cells[:, : len(features.columns)]
         return replace(stored, x=_rows(cells, features) if sparse else expanded(cells, features))
     except (TypeError, ValueError):
         raise DataDamagedError("a stored part of the data set does not have the declared columns") from None

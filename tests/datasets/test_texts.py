@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.db.models import Dataset
-from core.contracts.dataset_spec import DatasetSpec
+from core.contracts.dataset_spec import ClassificationTask, DatasetSpec
 from core.contracts.table import TableFeatures
+from core.errors import InvalidRequest
+from core.parts.inputs import checked
 from core.parts.part_files import load_part
 from tests.datasets.conftest import Api, spec
 from tests.datasets.test_declarations import declare
@@ -124,3 +126,22 @@ def test_an_order_of_characters_changes_no_content(api: Api) -> None:
     turned = CODES | {"characters": CODES["characters"][::-1]}  # type: ignore[index]
     second = api.upload(spec("again", features=FEATURES | {"texts": [turned, NAMES]}), csv(ROWS))
     assert first["id"] in second.text
+
+
+def test_synthetic_rows_are_of_the_other_columns(api: Api) -> None:
+    dataset = api.upload(spec(features=FEATURES), csv(ROWS)).json()["id"]
+    job = {"kind": "synthetic", "dataset": dataset, "privacy": {"target_epsilon": 1.0}}
+    headers = api.headers("owner")
+    quote = api.client.post("/v1/quotes", json=job, headers=headers)
+    assert quote.status_code in (200, 201), quote.text
+    named = api.client.post("/v1/quotes", json=job | {"columns": ["age", "code"]}, headers=headers)
+    assert named.status_code == 422 and named.json()["errors"][0]["pointer"] == "/columns"
+
+
+def test_a_prediction_needs_no_texts() -> None:
+    features = TableFeatures.model_validate(FEATURES)
+    task = ClassificationTask(label="y", classes=[0, 1])
+    for record in ({"age": 60}, {"age": 60, "code": "E11.9"}, {"age": 60, "more": 1}):
+        assert checked([record], task, features, features.width) == [[0.0]]
+    with pytest.raises(InvalidRequest, match="age"):
+        checked([{"ages": 60}], task, features, features.width)

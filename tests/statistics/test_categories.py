@@ -3,6 +3,7 @@ found."""
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import math
@@ -243,19 +244,25 @@ def test_memory_is_of_slots_and_admission_knows_it() -> None:
     assert max(peaks) <= of.slot_bytes * slots, (peaks, of.slot_bytes * slots)
 
 
-CODES = {"name": "code", "longest": 5, "characters": "ABCDE0123456789."}
+CODES: dict[str, Any] = {"name": "code", "longest": 5, "characters": "ABCDE0123456789."}
 FEATURES = {"kind": "table", "columns": [{"kind": "number", "name": "age", "range": [0, 100]}], "texts": [CODES]}
 
 
-def start_with_codes(folder: Path, words: list[str], **changes: Any) -> dict[str, Any]:
+def start_with_codes(
+    folder: Path, words: list[str], *, column: dict[str, Any] = CODES, **changes: Any
+) -> dict[str, Any]:
     """An attempt on a table of ages and codes: two thirds of the records are below 50."""
-    column = TextColumn.model_validate(CODES)
+    texts = TextColumn.model_validate(column)
     ages = np.arange(len(words)) % 3 * 30.0
-    records = Cells(np.column_stack([ages, codes(column, words)]).astype(np.float32), np.zeros(len(words)), None)
+    records = Cells(np.column_stack([ages, codes(texts, words)]).astype(np.float32), np.zeros(len(words)), None)
     queries = [{"kind": "categories", "column": "code"}, {"kind": "count"}]
     start = start_of(folder, spec([{"kind": "count"}]), records)
     job = spec(queries, **changes)
-    start |= {"features": FEATURES, "spec": job.model_dump(mode="json"), "data_public": job.privacy is None}
+    start |= {
+        "features": FEATURES | {"texts": [column]},
+        "spec": job.model_dump(mode="json"),
+        "data_public": job.privacy is None,
+    }
     start["mechanism"] = None if job.privacy is None else mechanism_of(start, job)
     return start
 
@@ -325,3 +332,15 @@ def plan_of_job(job: JobSpec) -> MechanismConfig:
         return MechanismConfig.model_validate(
             start_of(Path(folder), job, Cells(np.zeros((10, 1), dtype=np.float32), np.zeros(10)))["mechanism"]
         )
+
+
+def test_no_told_text_is_a_formula_in_the_csv_file(tmp_path: Path) -> None:
+    """A text comes from a data file: any characters that its declaration has. answers.json has it as it is."""
+    words = [".A", "1", "=A", "=A"]
+    column = CODES | {"characters": "=.A1"}
+    start = start_with_codes(tmp_path, words, privacy=None, column=column)
+    run_thread(supervisor_of(start))
+    rows = list(csv.DictReader((tmp_path / "answers.csv").read_text().splitlines()))
+    assert {row["cell"] for row in rows if row["kind"] == "categories"} == {".A", "1", "'=A"}
+    told_values = json.loads((tmp_path / "answers.json").read_text())["queries"][0]["answers"]
+    assert told_values[0]["cell"] == ["=A"]

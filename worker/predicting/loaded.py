@@ -160,7 +160,9 @@ def _plain(record: Any, task: Task, features: Features) -> Any:
         }
     if isinstance(record, list | tuple):
         record = [_cell(each) for each in record]
-        if isinstance(features, Columns | TableFeatures) and len(record) == len(features.names):
+        if isinstance(features, TableFeatures) and len(record) == len(features.columns):
+            return {column.name: cell for column, cell in zip(features.columns, record, strict=True)}
+        if isinstance(features, Columns) and len(record) == len(features.names):
             return dict(zip(features.names, record, strict=True))
         if isinstance(features, Interactions) and not isinstance(task, NextItemTask) and len(record) == 2:
             return {"user": record[0], "item": record[1]}

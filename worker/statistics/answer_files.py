@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from core.contracts.job_spec import JobSpec
 from core.contracts.kinds import ANSWERS_FILE, ANSWERS_TABLE
+from core.contracts.queries import Categories
+from core.spreadsheets import plain
 from core.statistics.answer import AnsweredQuery, AnswersFile
 from core.statistics.plans import Asked
 from worker.statistics.sums_release import Release
@@ -53,4 +55,6 @@ def _rows(answers: AnswersFile) -> Iterator[list[object]]:
         for answer in query.answers:
             low, high = answer.interval or (None, None)
             numbers = [answer.value, answer.standard_error, low, high, answer.raw]
-            yield [number, query.query.kind, answer.of or "", " | ".join(answer.cell), *numbers]
+            cell = " | ".join(answer.cell)
+            of_records = isinstance(query.query, Categories)  # a text that was in a file, and may be any
+            yield [number, query.query.kind, answer.of or "", plain(cell) if of_records else cell, *numbers]
