@@ -438,7 +438,7 @@ correctly rounded; made ahead on another thread where there are several, as in t
 Opacus use torch's own loss and pooling. The last column compares with a non-private step that uses our loss layer and
 our pooling. Memory: the peak of two steps minus what the process held before them.
 
-A non-private step has B records. A private one has R rows, enough for every draw (docs/privacy.md): 1.7 B at B = 256,
+A non-private step has B records. A private one has R rows, enough for every draw (docs/theorems.md): 1.7 B at B = 256,
 1.5 B at 512, 2 B at 128, all of which it computes.
 
 All steps run in the environment of an attempt (app/sandbox/processes.py), whose allocator keeps memory from step to

@@ -2,7 +2,7 @@
 
 A route declares one reason (`app.web.route_operation`). It holds for all that its answer shows, unless a class
 (decorated) or a member (`Annotated[int, TIMES]`) declares its own. If one member of a class declares its own, each
-does, so that a new one has to be thought about. docs/privacy.md's table is written from these declarations
+does, so that a new one has to be thought about. docs/leaves.md's table is written from these declarations
 (`scripts.write_leaves`).
 """
 
@@ -24,7 +24,7 @@ class Leaves:
 
     Attributes:
         name: in the OpenAPI document.
-        reason: as docs/privacy.md says it.
+        reason: as docs/leaves.md says it.
         others: what it also holds for that is in no schema: events, failures, warnings, problems, headers, metrics and
             members of certificates, as `event:metric`.
     """
@@ -44,7 +44,8 @@ class Leaves:
 
 SCORES = Leaves(
     "scores",
-    "**charged**: noisy sums, the mechanisms above; on public data, and on a public hold-out, exact and free",
+    "**charged**: noisy sums, [their mechanisms](theorems.md#mechanisms-and-their-sensitivities); on public data, and "
+    "on a public hold-out, exact and free",
     "event:metric",
 )
 SCORE_NAMES = Leaves(
@@ -65,7 +66,8 @@ FILES = Leaves(
 )
 CANARIES = Leaves(
     "canaries",
-    "post-processing: a function of the released canaries, of public coins and of the plan ([below](#an-audited-job))",
+    "post-processing: a function of the released canaries, of public coins and of the plan "
+    "([proof](theorems.md#an-audited-job))",
     "event:audited certificate:audit",
 )
 RANKS = Leaves(
@@ -114,7 +116,8 @@ WORKERS = Leaves(
 TIMES = Leaves(
     "times",
     "whole seconds. Not charged: the duration of loading depends on the number of records, that of steps on "
-    "public numbers and on content, see [below](#what-is-not-covered). `ready` names the pids of the attempt's "
+    "public numbers and on content, see [what is not "
+    "covered](duties.md#what-is-not-covered). `ready` names the pids of the attempt's "
     "ranks",
     "event:ready",
 )

@@ -113,7 +113,7 @@ class Ledger(Resource):
             (name, f"{each.spent / each.budget:.1%} spent, {each.held / each.budget:.1%} held")
             for name, each in self._accounts().items()
         ]
-        spent = [("of what ran so far", f"ε = {self.epsilon_spent.value:.4g}")]
+        spent = [("spent so far", f"ε = {self.epsilon_spent.value:.4g}")]
         return facts([("cap", f"ε = {self.cap.value:g}, δ = {self.cap.delta:g}"), *budgets, *spent])
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/privacy.md's table of all that a caller can see, from what routes, classes and members declare
+"""Writes docs/leaves.md's table of all that a caller can see, from what routes, classes and members declare
 (`core.leaves`): `make openapi`."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from app.web.route_operation import OPERATIONS
 from core.leaves import KEY, REASONS
 
 Json = dict[str, Any]
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "privacy.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "leaves.md"
 HEAD = "| what | price, or why it is free |\n|---|---|\n"
 
 
@@ -24,7 +24,7 @@ def main(document: Json) -> None:
 
 
 def page(text: str, document: Json) -> str:
-    """docs/privacy.md with the document's table."""
+    """docs/leaves.md with the document's table."""
     before, _, rest = text.partition(HEAD)
     return before + HEAD + table(document) + rest[rest.index("\n\n") + 1 :]
 

@@ -1,4 +1,4 @@
-"""Writes docs/openapi.json, docs/api.md and docs/privacy.md's table: `make openapi`. Tests compare them with the
+"""Writes docs/openapi.json, docs/api.md and docs/leaves.md's table: `make openapi`. Tests compare them with the
 service's own document."""
 
 from __future__ import annotations

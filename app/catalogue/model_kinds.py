@@ -258,7 +258,7 @@ def _residual(channels: int, outputs: int) -> list[Layer]:
 
 
 def _recommender(model: RecommenderModel, items: int, between: list[Layer]) -> list[Layer]:
-    """Row 0 of the items stands for none. The output is a layer of its own unless it is tied to the embedding."""
+    """Row 0 of the item table is padding. An untied output is a layer of its own."""
     table = {"weight": [items + 1, model.dim]}
     stack = [Layer(name="embedding", kind="embedding", shapes=table), *between]
     return stack if model.tied else [*stack, Layer(name="output", kind="item_loss", shapes=table)]

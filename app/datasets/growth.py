@@ -2,7 +2,7 @@
 
 A block is a row of `datasets` with a parent, and has an account of its own with the data set's cap. A record, or a
 user's sequence, is in one block, retired and deleted ones included: a file that shares one is refused. People with up
-to k records may come back: k counts those of all blocks (docs/privacy.md, "People who return"). Either way the block
+to k records may come back: k counts those of all blocks (docs/theorems.md, "People who return"). Either way the block
 that spent most bounds the loss of each unit, whichever blocks jobs read: the data set's guarantee is its cap.
 
 A refusal is told to the owner alone, and leaves nothing behind that others see: no block, no label, no audit entry. A

@@ -1,7 +1,7 @@
 """Private parts that stay on disk: records in the order of secret, uniformly random slots.
 
 A part's n records take n of its N public slots, by a uniformly random injection that is drawn once, from the system's
-random bits, and serves all jobs (docs/privacy.md, "A record has a place of its own"). Records are stored in the order
+random bits, and serves all jobs (docs/theorems.md, "A record has a place of its own"). Records are stored in the order
 of their slots, so a full batch reads the file from its begin to its end. Empty slots are not stored.
 
 An injection is a set of n slots and an order of n records. Both are drawn, independently and uniformly: the set by

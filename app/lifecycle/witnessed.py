@@ -1,4 +1,4 @@
-"""What only witnesses know: entries that they signed and that this database lacks."""
+"""Finds entries that witnesses signed and that this database lacks."""
 
 from __future__ import annotations
 

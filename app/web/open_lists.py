@@ -1,4 +1,4 @@
-"""One look for all open lists of a process. It makes two statements, for one reader and for fifty:
+"""Reads what all open lists of a process show, in two statements for any number of readers:
 
     keys    of all readers: a reader whose key or session has ended is told so
     pages   the rows on all pages, their status and how far they are: a part a page

@@ -1,6 +1,6 @@
 """What a route declares of itself (`Operation`, `Page`), and what the OpenAPI document says of parameters and problems.
 
-The document, docs/privacy.md's table, the tests of access, of the audit log and of the command line read a route's
+The document, docs/leaves.md's table, the tests of access, of the audit log and of the command line read a route's
 declaration; the contract tests check it against the running service.
 """
 
@@ -134,7 +134,7 @@ OPERATIONS: dict[str, Operation] = {}  # by operation, in the order of their imp
 class Page:
     """What a page, or another route outside the API, says of itself: a decorator below its path.
 
-    It shows what routes of the API show, from the same functions (docs/privacy.md).
+    It shows what routes of the API show, from the same functions (docs/leaves.md).
 
     Attributes:
         audience, audit: see `Operation`.

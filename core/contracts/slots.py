@@ -1,4 +1,4 @@
-"""The public numbers of places that a data set's parts have for records (docs/privacy.md, "A record has a place of its
+"""The public numbers of places that a data set's parts have for records (docs/theorems.md, "A record has a place of its
 own"), and the rounding of numbers that are to be public."""
 
 from __future__ import annotations

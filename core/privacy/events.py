@@ -76,7 +76,7 @@ class TruncatedSampled(Truncation):
     without, is a mixture over the others' draws of Poisson-sampled Gaussians with noise multiplier σ or σ/2.
     Divergences are jointly convex, and the second is the larger: with weight at most w = P(Bin(N, q) ≥ B), for any
     number of units up to N, it costs at most (1 − w) times the first and w times the second, in hockey-stick divergence
-    and in e^{(α−1)D_α} (docs/privacy.md).
+    and in e^{(α−1)D_α} (docs/theorems.md).
 
     Source: the mixture is that of dp_accounting's TruncatedSubsampledGaussianDpEvent (arXiv 2508.15089), whose second
     part is larger.

@@ -1,7 +1,7 @@
 """Numerics: a job's array shapes and number types, fixed at admission from public numbers alone.
 
 Every sum over private records has one public number of rows, and is cut into passes of P rows. A record sits in one of
-these rows; the others are empty (docs/privacy.md, "A record has a place of its own"). So neighbouring data sets differ
+these rows; the others are empty (docs/theorems.md, "A record has a place of its own"). So neighbouring data sets differ
 in one row. This module bounds what rounding may still add to a sum's sensitivity, and the noise covers this bound.
 """
 

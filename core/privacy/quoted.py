@@ -1,4 +1,4 @@
-"""What later work takes from a job's stored quote. Quotes of old releases are read for ever."""
+"""Reads the parts of a job's stored quote that its later life needs. Quotes of old releases stay readable."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How many places a part has for its records, and how many rows a step has for those that it draws.
 
 Both are public. The records sit in secret, uniformly random places; the other places stay empty. So two neighbouring
-data sets differ in one place, whatever kernels do with places (docs/privacy.md, "A record has a place of its own").
+data sets differ in one place, whatever kernels do with places (docs/theorems.md, "A record has a place of its own").
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A black-box audit of a running service: tests the certificates' claims with planted canaries (docs/privacy.md)."""
+"""A black-box audit of a running service: tests the certificates' claims with planted canaries (docs/audit.md)."""

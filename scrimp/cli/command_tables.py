@@ -134,7 +134,7 @@ def _column(column: str | tuple[str, Callable[[Any], str]]) -> tuple[str, Callab
     head, _, member_name = column.partition("=")
     member, _, form = (member_name or head).partition(":")
     reader = attrgetter(member)
-    return head, lambda item: _cell(reader(item), form, is_moment=member.endswith("_at"))
+    return head if member_name else member, lambda item: _cell(reader(item), form, is_moment=member.endswith("_at"))
 
 
 def _cell(value: Any, form: str, *, is_moment: bool) -> str:

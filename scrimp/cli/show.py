@@ -172,8 +172,8 @@ def ledger(console: Console, name: str, ledger_read: Ledger) -> None:
     console.print(Text.assemble((name, "bold"), f"  cap {eps(ledger_read.cap)}"))
     accounts(console, ledger_read)
     pairs = [
-        ("of what ran so far", eps(ledger_read.epsilon_spent)),
-        ("with what is held", eps(ledger_read.epsilon_spent_and_held)),
+        ("spent so far", eps(ledger_read.epsilon_spent)),
+        ("spent and held", eps(ledger_read.epsilon_spent_and_held)),
     ]
     if ledger_read.epsilon_filter is not None and ledger_read.epsilon_filter != ledger_read.epsilon_spent:
         pairs.append(("by the filter", eps(ledger_read.epsilon_filter)))

@@ -210,7 +210,7 @@ class CheckedDataset(Resource):
 class Ledger(behaviour.Ledger):
     """A data set's ledger: what is enforced, with other accountants' figures beside it.
 
-    `epsilon_spent` is of what ran so far; the guarantee is the cap. After one job it is the job's own ε, after k jobs
+    `epsilon_spent` is spent so far; the guarantee is the cap. After one job it is the job's own ε, after k jobs
     the smaller of the filter's conversion (`epsilon_filter`) and Σ εᵢ(δ/k) over the jobs' planned ε's, all at the cap's
     δ. In lists of data sets, which compose nothing, it is the filter's after more than one job. What adds up is each
     account's `share_spent`. The figures are the larger of the two accounts (their parts of the data are disjoint),

@@ -21,6 +21,11 @@ from tests.e2e.conftest import csv_spec, job_of, seed_of, write_csv
 from tests.factories import job_answer
 
 
+def test_a_ledgers_columns_have_names_without_formats(cli: Cli, dataset: str) -> None:
+    head = cli("ledger", "entries", dataset).stdout.splitlines()[0].split()
+    assert "train" in head and "hold-out" in head and not any(":" in word for word in head)
+
+
 def test_jobs_and_keys_have_names(cli: Cli, dataset: str) -> None:
     file = cli.file("named.json", job_of(dataset, name="first look", privacy={"target_epsilon": 0.1}, evaluation=None))
     job = cli.json("jobs", "submit", file)

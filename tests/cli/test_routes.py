@@ -18,6 +18,7 @@ from scrimp.cli.command_session import EXIT_CODES
 
 assert create_app  # its routes declare themselves as they are imported
 ROOT = Path(__file__).resolve().parents[2]
+TYPED = (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "paths").glob("*.md"))
 
 
 @cache
@@ -69,7 +70,7 @@ def unknown(line: str) -> str | None:
     return next((each for each in asked if each not in options), None)
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(path.relative_to(ROOT)) for path in TYPED)])
 def test_what_a_page_types_is_a_command_with_its_options(page: str) -> None:
     written = WRITTEN.findall((ROOT / page).read_text())
     assert [(each, wrong) for each in written if (wrong := unknown(each)) is not None] == []

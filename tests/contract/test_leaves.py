@@ -1,4 +1,4 @@
-"""docs/privacy.md names everything that a caller can see: each member of each answer, with its price or its reason."""
+"""docs/leaves.md names everything that a caller can see: each member of each answer, with its price or its reason."""
 
 from __future__ import annotations
 

@@ -429,7 +429,7 @@ def test_other_accountants_are_compared(visit: Callable[[], Browser], scene: Sce
     page = browser.get(f"/dashboard/live/datasets/{dataset}/comparison")
     assert page.status_code == 200
     assert len(re.findall(r"ε \d\.\d+</span>", page.text)) == 6
-    assert "Of what ran so far" in page.text and "The guarantee is the cap" in page.text
+    assert "Spent so far" in page.text and "The guarantee is the cap" in page.text
     assert "as if all jobs had been fixed in advance" in page.text
 
 

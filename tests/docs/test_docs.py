@@ -140,7 +140,7 @@ def kinds_of(union: Any) -> list[str]:
         ("optimizers.md", kinds_of(Optimizer)),
         ("data.md", kinds_of(get_args(Task)[0])),
         ("privacy.md", [*FILTERS, *get_args(AccountantName)]),
-        ("privacy.md", [each.line for each in BEFORE]),
+        ("theorems.md", [each.line for each in BEFORE]),
     ],
     ids=["models", "optimizers", "tasks", "filters and accountants", "released statistics"],
 )

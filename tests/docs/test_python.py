@@ -17,7 +17,7 @@ from scrimp.models import Job
 from tests.factories import job_answer
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/python.md", "docs/models.md")
+PAGES = ("README.md", "docs/python.md", "docs/models.md", "docs/paths/analyst.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 CLIENT = scrimp.Client("http://127.0.0.1:9")
 THINGS: dict[str, Any] = {

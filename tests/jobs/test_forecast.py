@@ -1,4 +1,4 @@
-"""What is spent and what still fits: shares, forecasts that are exact, and ε's of what ran so far."""
+"""What is spent and what still fits: shares, forecasts that are exact, and ε's spent so far."""
 
 from __future__ import annotations
 

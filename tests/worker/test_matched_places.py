@@ -1,7 +1,7 @@
 """A = B: a step that leaves x out, by its coin or because it is not there, gives the same bits; with x one row differs.
 
 All rows are the loop's own. D's are under the coins and the injection of D ∪ {x}, restricted to D: the coupling of the
-theorem (docs/privacy.md, "A record has a place of its own"), whatever number x has among the records.
+theorem (docs/theorems.md, "A record has a place of its own"), whatever number x has among the records.
 """
 
 from __future__ import annotations

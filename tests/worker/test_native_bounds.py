@@ -1,4 +1,4 @@
-"""The error bounds of noise.c, on which its bits depend: docs/privacy.md, "Why the noise holds"."""
+"""The error bounds of noise.c, on which its bits depend: docs/theorems.md, "Why the noise holds"."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ No product is made twice as large as needed. The method for a parameter depends 
     one position        ‖l‖²‖r‖², and one product over all records for the sum
     ghost               Gram matrices over positions, if they cost less than the gradients themselves
     formed              the gradients of a few records at a time, kept if there is room, else formed a second time
-    groups              one position or formed, and float32 may add some records at a time (docs/privacy.md)
+    groups              one position or formed, and float32 may add some records at a time (docs/theorems.md)
 
 Formed gradients may have any precision: the same numbers are measured and added. Gram matrices, norms and other sums
 are in float64.

@@ -51,7 +51,7 @@ class GradientEngine(Protocol):
     record whose gradient is not finite contributes zero.
 
     The engine itself cuts the batch's rows into passes of one public number of rows, and pads the last one. Passes and
-    rows without the record have the same bits with it and without (docs/privacy.md).
+    rows without the record have the same bits with it and without (docs/theorems.md).
     """
 
     def private_sum(self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None) -> Parameters:

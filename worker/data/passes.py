@@ -2,7 +2,7 @@
 
 All code that computes on private records iterates over `passes`, and masks by `Pass.present`. Records of private data
 sit in secret, uniformly random rows (worker.data.secret_slots): so one more record changes one row, and no pass appears
-or goes (docs/privacy.md, "A record has a place of its own").
+or goes (docs/theorems.md, "A record has a place of its own").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Private records in rows of their own: a secret, uniformly random injection of them into a public number of rows.
 
 The other rows are empty. Two neighbouring data sets then differ in one row, whatever kernels do with places, and the
-number of passes is public (docs/privacy.md, "A record has a place of its own").
+number of passes is public (docs/theorems.md, "A record has a place of its own").
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Secret, uniformly random places: which row each record of a sum takes.
 
-Two neighbouring data sets then differ in one row (docs/privacy.md, "A record has a place of its own").
+Two neighbouring data sets then differ in one row (docs/theorems.md, "A record has a place of its own").
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class Training:
         return Outcome(position.step, published, tuple(self._warnings), self._batches.private_passes, canaries)
 
     def _left(self, parameters: Parameters) -> Tensor | None:
-        """What is published of the canaries. Rank 0 alone publishes."""
+        """Returns the canaries' released tensors, on rank 0 alone."""
         canaries = self._data.canaries
         if canaries is None or self._plan.ranks.rank > 0:
             return None

@@ -4,7 +4,7 @@ Before anything private runs, the job's own engine and model run on random recor
 be on the closed list (worker.training.operations). A second pass has other records, ordinary and extreme, beside a few
 that stay: these must keep their bits. That finds models that mix records by listed operations, such as a mean over the
 batch, and results that do not repeat. The weights are so large that they amplify a difference in the last bit. Where a
-record stands in a pass may change its bits: its place is secret and uniformly random (docs/privacy.md).
+record stands in a pass may change its bits: its place is secret and uniformly random (docs/theorems.md).
 
 Passes of one record need no list, only that nothing is carried from one pass to the next. An extractor computes one
 record at a time and is tested in the same way.
