@@ -14,13 +14,14 @@ GENERATED = {
     "api.md": "scripts.write_openapi",
     "leaves.md": "scripts.write_leaves",
     "threat-model.md": "scrimp.threat_model",
+    "system-calls.md": "app.sandbox.system_calls, but for its first lines",
     "reports/audit.md": "tests.canaries.nightly",
     "reports/bound.md": "tests.bound.nightly",
     "reports/contract.md": "tests.contract.nightly",
 }
 EVIDENCE = ("claims.md", "measured.md", "papers.md", "reports/")
 PATH = 1_500  # words of a path, and of the guarantee: ten minutes
-MOST = 85_450  # words of the pages that people write, without paths: lower it to what is counted; the aim is 33,000
+MOST = 83_000  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
 
 
 def kind_of(page: str) -> str:
