@@ -1,11 +1,13 @@
 """Measures what a registration's reading of a Parquet file takes, beside pyarrow's own read on one thread.
 
-    python benchmarks/bench_registration.py [--records 2000000] [--folder FOLDER] [--only NAME ...]
+    python benchmarks/bench_registration.py [--records 2000000] [--group-rows 131072] [--folder FOLDER]
+        [--only NAME ...]
 
 The file has 19 numbers and a class of two, as float64 and int64, written by pyarrow with its defaults in row groups of
-2^17 rows. Each row of the answer is one reading by the service's own helper process (app.datasets.parsing), with its
-confinement and its limits of memory. `processor` is the time of all the process's threads, imports included; `memory`
-is the peak of its resident memory. pyarrow reads all columns, batch by batch, and drops them.
+2^17 rows, or of another number. Each row of the answer is one reading by the service's own helper process
+(app.datasets.parsing), with its confinement and its limits of memory. `processor` is the time of all the process's
+threads, imports included; `memory` is the peak of its resident memory. pyarrow reads all columns, batch by batch, and
+drops them.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-def written(path: Path, records: int) -> None:
+def written(path: Path, records: int, group_rows: int = GROUP_ROWS) -> None:
     """Writes the file, a row group at a time."""
     schema = pa.schema([*((f"c{place}", pa.float64()) for place in range(NUMBERS)), ("y", pa.int64())])
     with pq.ParquetWriter(path, schema) as writer:
-        for start in range(0, records, GROUP_ROWS):
-            count, rng = min(GROUP_ROWS, records - start), np.random.default_rng(start)
+        for start in range(0, records, group_rows):
+            count, rng = min(group_rows, records - start), np.random.default_rng(start)
             columns: list[Any] = [rng.normal(size=count) for _ in range(NUMBERS)]
             writer.write_table(pa.table([*columns, rng.integers(0, 2, count)], schema=schema))
 
@@ -120,6 +122,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--records", type=int, default=2_000_000)
     options.add_argument("--folder", type=Path)
+    options.add_argument("--group-rows", type=int, default=GROUP_ROWS)
     options.add_argument("--only", nargs="*", default=list(ROWS))
     options.add_argument("--memory-mib", type=int, default=4096)
     options.add_argument("--one", help=argparse.SUPPRESS)
@@ -129,7 +132,7 @@ def main() -> None:
         return one(chosen)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         path = Path(folder) / "measured.parquet"
-        written(path, chosen.records)
+        written(path, chosen.records, chosen.group_rows)
         rest = ["--file", str(path), "--records", str(chosen.records), "--memory-mib", str(chosen.memory_mib)]
         own_s = min(measured(["alone", *rest])["took_s"] for _ in range(ROUNDS))
         print(f"{chosen.records:,} records, {path.stat().st_size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}")

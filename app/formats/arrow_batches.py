@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -55,10 +56,24 @@ def begin(schema: pa.Schema, table: Table) -> None:
 def add_batches(batches: Iterator[pa.RecordBatch], table: Table) -> None:
     """Adds the rows of batches, in their order."""
     first = 1
-    for batch in batches:
-        block = {name: batch.column(name) for name in table.names}
-        table.add(block, np.arange(first, first + batch.num_rows))
-        first += batch.num_rows
+    with closing(ahead(batches)) as coming:
+        for batch in coming:
+            block = {name: batch.column(name) for name in table.names}
+            table.add(block, np.arange(first, first + batch.num_rows))
+            first += batch.num_rows
+            del block, batch  # before the one after the next is decoded
+
+
+def ahead(batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+    """The same batches, in the same order; another thread decodes the next one meanwhile, without Python's lock.
+
+    Close it before the file: that waits for the thread.
+    """
+    with ThreadPoolExecutor(1, "decodes") as decoder:
+        coming = decoder.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = decoder.submit(next, batches, None)
+            yield batch
 
 
 def _has_known_zone(column_type: pa.DataType) -> bool:

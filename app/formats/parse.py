@@ -135,13 +135,15 @@ def _parse(request: ParseRequest) -> ParsedFiles:
     )
     file = readable(Path(request.file), _key(request.opens.file))
     edges = _edges(request)
-    data = _parsed(request, file, "file", to, edges)
-    sha256 = digests.file_sha256(file)
+    with digests.file_sha256(file) as file_sha256:
+        data = _parsed(request, file, "file", to, edges)
+        sha256 = file_sha256()
     contents, parts, extra = _contents("data", file, sha256, data, to.keys), data.parts.written, None
     if request.holdout_file is not None:
         file = readable(Path(request.holdout_file), _key(request.opens.holdout_file))
-        extra = _parsed(request, file, "holdout_file", to, edges)
-        contents += _contents("holdout", file, digests.file_sha256(file), extra, to.keys)
+        with digests.file_sha256(file) as file_sha256:
+            extra = _parsed(request, file, "holdout_file", to, edges)
+            contents += _contents("holdout", file, file_sha256(), extra, to.keys)
         parts = parts | extra.parts.written
         _check_widths(data, extra)
     counted = data.parts.units | (extra.parts.units if extra is not None else {})

@@ -13,7 +13,10 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -26,6 +29,7 @@ from core.parts.sealed import Named
 
 DIGEST_BYTES = 16
 ELEMENT_BYTES = 64
+HASHED_BYTES = 2**20
 RECORD, RECORDS, FILE = b"scrimp/record", b"scrimp/records", b"scrimp/file"
 ELEMENT, MULTISET, SHA256 = b"scrimp/element", b"scrimp/multiset", b"scrimp/sha256"
 
@@ -168,10 +172,29 @@ def records_hmac(ascending: Iterable[NDArray[np.uint64]], key: bytes) -> str:
     return digest.hexdigest()
 
 
-def file_sha256(path: Named) -> str:
-    """SHA-256 of a file's bytes: an un-noised function of the data, for the owner alone."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+@contextmanager
+def file_sha256(path: Named) -> Iterator[Callable[[], str]]:
+    """SHA-256 of a file's bytes: an un-noised function of the data, for the owner alone.
+
+    Another thread computes it within the block, without Python's lock, and gives up at the block's end.
+
+    The function waits for it. It raises OSError, or DataDamagedError where the file is sealed.
+    """
+    over = threading.Event()
+
+    def digest() -> str:
+        sha256 = hashlib.sha256()
+        with path.open("rb") as file:
+            while not over.is_set() and (block := file.read(HASHED_BYTES)):
+                sha256.update(block)
+        return sha256.hexdigest()
+
+    with ThreadPoolExecutor(1, "hashes") as hasher:
+        hashed = hasher.submit(digest)
+        try:
+            yield hashed.result
+        finally:
+            over.set()
 
 
 def keyed_sha256(sha256: str, keys: Keys) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.formats import parse, slot_order
-from core.parts import part_writer, sorted_digests
+from app.formats import arrow_batches, parse, slot_order
+from core.parts import digests, part_writer, sorted_digests
 from tests.formats.files import KEYS, spec
 
 COLUMNS = [f"c{place}" for place in range(20)]
@@ -46,8 +49,22 @@ def peak_bytes(folder: Path, records: int) -> int:
     return held + int(pool.max_memory() or 0)
 
 
+class AtOnce(Executor):
+    """Does what it is asked for before it answers."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*arguments, **named))
+        return done
+
+
 def test_a_row_group_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits are small, so that both files are beyond all of them; a slot takes a byte."""
+    """Limits are small, so that both files are beyond all of them; a slot takes a byte. What other threads do is
+    done at once, so that both have decoded the next piece whenever they hold most."""
+    monkeypatch.setattr(arrow_batches, "ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr(digests, "ThreadPoolExecutor", AtOnce)
     monkeypatch.setattr(parse, "in_memory", lambda *_: False)
     monkeypatch.setattr(slot_order, "SORTED_BYTES", 2**18)
     monkeypatch.setattr(slot_order, "BUCKETS", 16)
