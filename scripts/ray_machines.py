@@ -48,6 +48,8 @@ class Machines:
             "RAY_TLS_SERVER_KEY": str(folder / "machine" / "machine.key"),
             "RAY_TLS_CA_CERT": str(folder / "machine" / "ca.crt"),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # else all ranks but the first give way to everybody
+            "RAY_memory_monitor_refresh_ms": "0",  # what others of this machine take is no reason to kill one
         }
         command = [sys.executable, "-W", "ignore", "-m", "scripts.ray_machines", str(count)]
         self._process = subprocess.Popen(
