@@ -654,6 +654,7 @@ FORMS: dict[str, Form] = {
     **_forms("remainder.Scalar", _divided("rest")),
     **_forms("fmod.Scalar", _divided("rest of trunc")),
     **_forms("alias clone contiguous detach lift_fresh_copy _to_copy to.dtype", lambda call: call.same("self")[0]),
+    **_forms("native_dropout", lambda call: call.tensor("input")),
     **_forms("zeros_like new_zeros zeros", _made(0)),
     **_forms("ones_like new_ones ones", _made(1)),
     **_forms("full_like new_full full", _made(None)),
