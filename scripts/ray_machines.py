@@ -56,7 +56,8 @@ class Machines:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.environment
         )
         self._answers: SimpleQueue[str] = SimpleQueue()
-        Thread(target=self._read, daemon=True).start()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.address = self._answer()
 
     def ask(self, command: str) -> str:
@@ -74,11 +75,13 @@ class Machines:
             self._process.wait(PATIENCE_S)
         finally:
             self._process.kill()
+            self._reader.join(PATIENCE_S)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line.strip())
+        with self._process.stdout as lines:
+            for line in lines:
+                self._answers.put(line.strip())
         self._answers.put("")
 
     def _answer(self) -> str:
