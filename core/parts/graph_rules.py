@@ -502,8 +502,10 @@ def _dropout(call: Call) -> Place | None:
 
 def masked(node: Node) -> bool:
     """Whether a node draws masks: dropout that was exported in training mode."""
-    given = node.arguments
-    return node.operation == "native_dropout.default" and given.get("train") is not False and given.get("p") != 0.0
+    arguments = node.arguments
+    return (
+        node.operation == "native_dropout.default" and arguments.get("train") is not False and arguments.get("p") != 0.0
+    )
 
 
 def _gather(call: Call) -> Place | None:
