@@ -422,7 +422,7 @@ class CategoriesPlan(QueryPlan):
 
     @property
     def slot_bytes(self) -> int:
-        return 12 * self.texts.declared.cells + 120
+        return 17 * self.texts.declared.cells + 80
 
     def threshold(self, std: float) -> float:
         """What a noisy count must reach: D/2 exp(−t²/2), at least the mean number of empty values whose noise reaches
