@@ -114,7 +114,8 @@ class TextContentCoder(TextCellsCoder):
 
     def code(self, cell: Any) -> tuple[float, ...]:
         """See core.parts.columns.Coder."""
-        stands_for = hashlib.shake_256(self.text(cell).encode(errors="surrogateescape")).digest(3 * self.column.cells)
+        super().code(cell)  # of declared characters, which can be written as UTF-8
+        stands_for = hashlib.shake_256(self.text(cell).encode()).digest(3 * self.column.cells)
         return tuple(float(int.from_bytes(stands_for[at : at + 3], "big")) for at in range(0, len(stands_for), 3))
 
 
