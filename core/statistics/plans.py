@@ -421,6 +421,10 @@ class CategoriesPlan(QueryPlan):
         return MOST_VALUES
 
     @property
+    def row_bytes(self) -> int:
+        return ROW_BYTES + 16 * self.texts.declared.cells  # its numbers, and those of the mask
+
+    @property
     def slot_bytes(self) -> int:
         return 17 * self.texts.declared.cells + 80
 

@@ -250,6 +250,17 @@ def test_memory_is_of_slots_and_admission_knows_it(longest: int, characters: str
     assert min(peaks) <= of.slot_bytes * slots, (peaks, of.slot_bytes * slots)
 
 
+@pytest.mark.parametrize("longest", [1, 40])
+def test_a_pass_takes_what_admission_plans_for_its_rows(longest: int) -> None:
+    of, rows = plan(TextColumn(name="code", longest=longest, characters=MANY)), 50_000
+    x, mask = np.zeros((rows, of.texts.declared.cells), dtype=np.float32), np.ones(rows, dtype=np.bool_)
+    tracemalloc.start()
+    of.sums(Cells(x, np.zeros(rows)), mask)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= of.row_bytes * rows, (peak / rows, of.row_bytes)
+
+
 @pytest.mark.parametrize(("std", "named"), [(0.0, True), (-1.0, True), (1.0, False)])
 def test_without_noise_nothing_private_is_told(std: float, named: bool) -> None:
     with pytest.raises(PrivacyError):
