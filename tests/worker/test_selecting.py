@@ -168,13 +168,13 @@ def test_a_run_s_release_is_checked_as_ever(no_wait: None, monkeypatch: pytest.M
         attempt(Supervisor(wrong))
 
 
-def test_the_result_leaves_at_a_multiple_of_the_public_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_leaves_at_the_public_length_doubled_until_it_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = JobSpec.model_validate(start()["spec"]).selection
     assert asked is not None
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
-    for took, wanted in ((0.2, 1.0), (0.99, 1.0), (1.0, 1.0), (3.1, 4.0)):
+    for took, wanted in ((0.2, 1.0), (0.99, 1.0), (1.0, 1.0), (1.1, 2.0), (2.1, 4.0), (3.1, 4.0), (99.0, 128.0)):
         clock[0] = 100.0 + took
         selecting._wait(100.0, asked, Link(Supervisor(start())))
         assert clock[0] == pytest.approx(100.0 + wanted, abs=1e-6)
