@@ -95,6 +95,8 @@ def test_a_gdp_ledger_refuses_and_a_mixed_one_moves(service: Service, tmp_path: 
         ({"clipping": {"kind": "adaptive", "max_grad_norm": 1.0}}, "/clipping/kind"),
         ({"model": {"kind": "linear", "center": {"max_norm": 4.0}}}, "/model"),
         ({"runtime": {"processes": 2}}, "/runtime"),
+        ({"runtime": {"max_duration_s": 2.0}}, "/runtime/max_duration_s"),  # it would spend its hold on nothing
+        ({"optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "weight_decay": 0.5}}, "/hpo/space"),  # at 10 it flips
         ({"hpo": HPO | {"space": {"learning_rate": [0.1, 1.0], "steps": [5, 10]}}}, "/hpo"),
     ],
 )
