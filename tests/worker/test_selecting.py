@@ -256,6 +256,29 @@ def test_the_size_has_the_priced_law() -> None:
     assert scipy.stats.chisquare(found, wrong / wrong.sum() * 4000).pvalue < 1e-3
 
 
+@pytest.mark.parametrize("fault", [None, "one more counts", "all count"])
+def test_the_best_has_the_law_that_is_priced(fault: str | None) -> None:
+    """Of runs whose score is N(0, 1): P(best ≤ x) = f(Φ(x)), the law of tests/privacy/test_best_of.py, by the draw and
+    the choice that attempts make; and what is planted is seen."""
+    asked = JobSpec.model_validate(start()["spec"])
+    assert asked.selection is not None and asked.evaluation is not None
+    weights, values, draws = asked.selection.weights, [], np.random.default_rng(3)
+    for number in range(3000):
+        counted = hidden_size(Keys.model_validate(keys_of(f"law {number}")), weights)
+        best = Best({"one more counts": counted + 1, "all count": len(weights)}.get(fault or "", counted))
+        scores = draws.normal(size=len(weights)).tolist()
+        for at, score in enumerate(scores, 1):
+            run = run_of(score, at)
+            best.offer(run, run.value(asked.evaluation))
+        values.append(scores[int(best.run.outcome.parameters["w"].item()) - 1])
+    shares = np.array(weights) / sum(weights)
+
+    def law(x: Any) -> Any:
+        return sum(share * scipy.stats.norm.cdf(x) ** k for k, share in enumerate(shares, 1))
+
+    assert (scipy.stats.kstest(values, law).pvalue > 1e-3) == (fault is None)
+
+
 def test_rates_are_uniform_in_their_logarithm_and_on_the_grid() -> None:
     bounds, keys = (0.01, 100.0), [keys_of_run(KEYS, number) for number in range(1, 2001)]
     logs = np.log10([hidden_rate(each, Space(learning_rate=bounds)) for each in keys])
