@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
+from pydantic import ValidationError
+
 from app.admission.facts import DatasetFacts
 from app.admission.work import Statistics, Synthetic, Training, Work
 from app.catalogue import model_kinds, optimizer_kinds
@@ -401,11 +403,21 @@ def _check_selection(spec: JobSpec, facts: DatasetFacts) -> None:
             isinstance(spec.optimizer, Dp2Settings | PublicSideSettings),
         ),
         "/audit": ("canaries would be part of each run: leave `audit` out", spec.audit is not None),
+        "/runtime/max_duration_s": (
+            "nothing leaves before `duration_s`, and a time limit spends the whole hold: allow more",
+            (runtime.max_duration_s or math.inf) <= spec.selection.duration_s,
+        ),
         "/runtime": ("its runs are one process on a processor", (runtime.processes, runtime.device) != (1, "cpu")),
     }
     for pointer, (reason, is_unfit) in unfit.items():
         if is_unfit:
             raise InvalidRequest.at(pointer, f"`random_size`: {reason}")
+    _, rate = spec.selection.space.rates
+    try:
+        type(spec.optimizer).model_validate(spec.optimizer.model_dump() | {"learning_rate": rate})
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InvalidRequest.at("/hpo/space", f"at its upper end, where η is {rate:.3g}: {why}") from None
 
 
 def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:

@@ -209,8 +209,8 @@ class RandomSize(Search):
     """The best of a secret number K of runs, each with the whole noise and a learning rate drawn in secret.
 
     One job and no trials: `most_runs` trainings always run, and the best of the first K, by the job's own `evaluation`,
-    is delivered. K has this distribution, given that 1 ≤ K ≤ `most_runs`. The result leaves at a whole multiple of
-    `duration_s` after the first step, so that its time tells nothing: choose it amply.
+    is delivered. K has this distribution, given that 1 ≤ K ≤ `most_runs`. The result leaves `duration_s`
+    after the first step, doubled until it is long enough, so that its time tells nothing: choose it amply.
 
     Source: Papernot & Steinke 2022, "Hyperparameter tuning with Rényi differential privacy", Lemma 7 (decision 72).
     """

@@ -94,8 +94,14 @@ def largest_that_fits(request: FitRequest) -> Largest:
     steps = training.event_of(sigma)
     event, delta = events.composed([steps, *released["train"]]), plan.target_delta
     # A millionth below the ε of that σ: calibration then ends above that σ despite float errors.
-    highest = min(epsilon_of(event, delta).value * (1.0 - 1e-6), LARGEST_EPSILON)
-    lowest = max(epsilon_of(events.composed(released["holdout"]), delta).value, SMALLEST_EPSILON)
+    highest = epsilon_of(event, delta).value * (1.0 - 1e-6)
+    return _largest(highest, epsilon_of(events.composed(released["holdout"]), delta).value)
+
+
+def _largest(highest: float, holdout: float) -> Largest:
+    """What `train` can pay, if it is a target that can be asked for. `holdout`: that account's ε, which no target is
+    below."""
+    highest, lowest = min(highest, LARGEST_EPSILON), max(holdout, SMALLEST_EPSILON)
     return Largest(epsilon=max(_round_down(highest), lowest) if highest >= lowest else None, account="train")
 
 
@@ -238,8 +244,9 @@ def _largest_of_best(request: FitRequest) -> Largest:
     while high - low > 1e-6:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if charge(math.exp(middle), "train") > remaining.train else (low, middle)
-    largest = renyi.epsilon(plan.mechanism(math.exp(high)).event("train"), plan.target_delta)
-    return Largest(epsilon=_round_down(min(largest * (1.0 - 1e-5), LARGEST_EPSILON)), account="train")
+    mechanism = plan.mechanism(math.exp(high))
+    train, holdout = (epsilon_of(mechanism.event(name), plan.target_delta).value for name in _ACCOUNTS)
+    return _largest(train * (1.0 - 1e-5), holdout)
 
 
 def smallest_sigma(filter_: Filter, event: Callable[[float], Event], double: int, remaining: int) -> float | None:

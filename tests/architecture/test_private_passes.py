@@ -22,6 +22,8 @@ MODULES = (
     "worker/training/batches.py",
     "worker/training/loop.py",
     "worker/training/steps.py",
+    "worker/training/best.py",
+    "worker/attempt/selecting.py",
     "scrimp/engine",
     "worker/metrics",
     "worker/models/graph_module.py",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,7 @@ def test_one_job_one_line_and_a_certificate_that_recomputes(service: Service, tm
     assert set(steps) <= {0, 30}
     account = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]["train"]
     assert (account["held"], account["spent"]) == (0, ended["quote"]["charge"]["train"])
-    document = until(lambda: service.get(f"/v1/jobs/{job}/certificate"))
+    document = certified(service, job)
     body = document["certificate"]
     assert len(body["mechanism"]["selection"]["weights"]) == 6
     assert body["epsilon"]["accountant"] == "rdp" and body["epsilon"]["value"] <= 2.0
@@ -93,6 +95,8 @@ def test_a_gdp_ledger_refuses_and_a_mixed_one_moves(service: Service, tmp_path: 
         ({"clipping": {"kind": "adaptive", "max_grad_norm": 1.0}}, "/clipping/kind"),
         ({"model": {"kind": "linear", "center": {"max_norm": 4.0}}}, "/model"),
         ({"runtime": {"processes": 2}}, "/runtime"),
+        ({"runtime": {"max_duration_s": 2.0}}, "/runtime/max_duration_s"),  # it would spend its hold on nothing
+        ({"optimizer": {"kind": "dp_sgd", "learning_rate": 1.0, "weight_decay": 0.5}}, "/hpo/space"),  # at 10 it flips
         ({"hpo": HPO | {"space": {"learning_rate": [0.1, 1.0], "steps": [5, 10]}}}, "/hpo"),
     ],
 )
@@ -109,3 +113,47 @@ def test_what_has_no_price_is_refused_with_a_pointer(
 
 def quoted(client: Client, spec: dict[str, Any]) -> httpx.Response:
     return client._http.post("/v1/quotes", json=spec)
+
+
+def test_pause_and_cancel_charge_nothing_less_and_nothing_twice(service: Service, tmp_path: Path) -> None:
+    """Its public length is long enough that both come while nothing has left yet."""
+    with service.client() as client:
+        dataset = registered(client, "selection-ended", tmp_path, filter="rdp", order=8.0)
+        job = client.submit(selection_of(dataset, hpo=HPO | {"duration_s": 3600})).id
+        charge = service.get(f"/v1/jobs/{job}")["quote"]["charge"]
+        until(lambda: has_begun(service, job, 1))
+        client.pause(job)
+        until(lambda: service.get(f"/v1/jobs/{job}")["status"] == "paused")
+        assert balances(service, dataset) == {name: (charge[name], 0) for name in ("train", "holdout")}
+        client.resume(job)
+        until(lambda: has_begun(service, job, 2))
+        client.cancel(job)
+        until(lambda: service.get(f"/v1/jobs/{job}")["status"] == "cancelled")
+    ended: dict[str, Any] = service.get(f"/v1/jobs/{job}")
+    assert (ended["metrics"], ended["artifacts"], ended["warnings"]) == ({}, [], [])
+    assert balances(service, dataset) == {name: (0, charge[name]) for name in ("train", "holdout")}
+    document = certified(service, job)
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(document))
+    assert recompute.recompute(document, document["public_key"], str(path)) == 0
+    assert document["certificate"]["released"] == {"weights": False, "metrics": []}
+
+
+def has_begun(service: Service, job: str, attempt: int) -> bool:
+    """True once this attempt runs and the selection's steps are charged, of which no answer tells before its end."""
+    started = "SELECT steps_started, attempt FROM jobs WHERE id = ? AND status = 'running'"
+    with closing(sqlite3.connect(service.home / "scrimp.db")) as database:
+        return database.execute(started, (job,)).fetchone() == (30, attempt)
+
+
+def balances(service: Service, dataset: str) -> dict[str, tuple[int, int]]:
+    """What is held and spent on both accounts."""
+    accounts = service.get(f"/v1/datasets/{dataset}/ledger")["accounts"]
+    return {name: (accounts[name]["held"], accounts[name]["spent"]) for name in ("train", "holdout")}
+
+
+def certified(service: Service, job: str) -> dict[str, Any]:
+    """The job's signed certificate, once it is issued: until then the answer is a problem."""
+    until(lambda: "certificate" in service.get(f"/v1/jobs/{job}/certificate"))
+    document: dict[str, Any] = service.get(f"/v1/jobs/{job}/certificate")
+    return document

@@ -163,6 +163,18 @@ def test_what_fits_is_found_and_one_per_mille_more_does_not() -> None:
     assert (none.epsilon, none.account) == (None, "train")
 
 
+@pytest.mark.parametrize("noise_mu", [0.1, 0.4])
+def test_what_fits_is_a_target_that_is_admitted(noise_mu: float) -> None:
+    """The hold-out's own selection is dear: what `train` can pay was named although no price is below the hold-out's."""
+    plain = request(LAWS[0], account="holdout")
+    asked = plain.model_copy(update={"releases": (plain.releases[0].model_copy(update={"noise_mu": noise_mu}),)})
+    remaining = Units(train=300_000_000, holdout=10**12)
+    fits = largest_that_fits(FitRequest(plan=asked, remaining=remaining)).epsilon
+    assert (fits is None) == (noise_mu > 0.2)
+    if fits is not None:
+        assert price(asked.model_copy(update={"target_epsilon": fits})).charge.train <= remaining.train
+
+
 def test_a_gdp_filter_refuses_with_the_reason() -> None:
     asked = request(LAWS[0]).model_copy(update={"filter": FilterChoice(kind="gdp")})
     with pytest.raises(InvalidRequest, match="no Gaussian bound is known"):

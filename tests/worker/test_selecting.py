@@ -168,13 +168,13 @@ def test_a_run_s_release_is_checked_as_ever(no_wait: None, monkeypatch: pytest.M
         attempt(Supervisor(wrong))
 
 
-def test_the_result_leaves_at_a_multiple_of_the_public_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_leaves_at_the_public_length_doubled_until_it_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = JobSpec.model_validate(start()["spec"]).selection
     assert asked is not None
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
-    for took, wanted in ((0.2, 1.0), (0.99, 1.0), (1.0, 1.0), (3.1, 4.0)):
+    for took, wanted in ((0.2, 1.0), (0.99, 1.0), (1.0, 1.0), (1.1, 2.0), (2.1, 4.0), (3.1, 4.0), (99.0, 128.0)):
         clock[0] = 100.0 + took
         selecting._wait(100.0, asked, Link(Supervisor(start())))
         assert clock[0] == pytest.approx(100.0 + wanted, abs=1e-6)
@@ -254,6 +254,29 @@ def test_the_size_has_the_priced_law() -> None:
     planted = asked.model_copy(update={"distribution": asked.distribution.model_copy(update={"gamma": 0.35})})
     wrong = np.array(planted.weights, dtype=float)
     assert scipy.stats.chisquare(found, wrong / wrong.sum() * 4000).pvalue < 1e-3
+
+
+@pytest.mark.parametrize("fault", [None, "one more counts", "all count"])
+def test_the_best_has_the_law_that_is_priced(fault: str | None) -> None:
+    """Of runs whose score is N(0, 1): P(best ≤ x) = f(Φ(x)), the law of tests/privacy/test_best_of.py, by the draw and
+    the choice that attempts make; and what is planted is seen."""
+    asked = JobSpec.model_validate(start()["spec"])
+    assert asked.selection is not None and asked.evaluation is not None
+    weights, values, draws = asked.selection.weights, [], np.random.default_rng(3)
+    for number in range(3000):
+        counted = hidden_size(Keys.model_validate(keys_of(f"law {number}")), weights)
+        best = Best({"one more counts": counted + 1, "all count": len(weights)}.get(fault or "", counted))
+        scores = draws.normal(size=len(weights)).tolist()
+        for at, score in enumerate(scores, 1):
+            run = run_of(score, at)
+            best.offer(run, run.value(asked.evaluation))
+        values.append(scores[int(best.run.outcome.parameters["w"].item()) - 1])
+    shares = np.array(weights) / sum(weights)
+
+    def law(x: Any) -> Any:
+        return sum(share * scipy.stats.norm.cdf(x) ** k for k, share in enumerate(shares, 1))
+
+    assert (scipy.stats.kstest(values, law).pvalue > 1e-3) == (fault is None)
 
 
 def test_rates_are_uniform_in_their_logarithm_and_on_the_grid() -> None:

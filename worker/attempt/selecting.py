@@ -1,13 +1,12 @@
 """The best of a secret number of runs: one attempt of public length, of which one run leaves (decision 72).
 
 Each run is the training loop itself, under keys of its own, with nobody listening. `most_runs` of them always run. How
-many count is used in one place, `Best.offer`, whose work is the same whatever it is. The result leaves at a whole
-multiple of the public `duration_s` after the first step.
+many count is used in one place, `Best.offer`, whose work is the same whatever it is. The result leaves the public
+`duration_s` after the first step, doubled until it is long enough.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -152,8 +151,12 @@ def _run(plan: Plan, data: TrainingData, mechanism: MechanismConfig, keys: Segme
 
 
 def _wait(began: float, selection: RandomSize, link: Link) -> None:
-    """Returns at the next whole multiple of the public length."""
-    moment = began + selection.duration_s * math.ceil((time.monotonic() - began) / selection.duration_s)
+    """Returns at the public length's end, doubled until it is long enough: whole multiples of a short one would be a
+    clock of all runs' arithmetic, which nobody pays for."""
+    length, took = selection.duration_s, time.monotonic() - began
+    while length < took:
+        length *= 2
+    moment = began + length
     while (left := moment - time.monotonic()) > 0.0:
         link.loading()
         time.sleep(min(left, SLEEP_S))
