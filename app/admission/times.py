@@ -50,9 +50,10 @@ def start_of(session: Session, request: Request, dataset_id: str) -> Start | Non
 
 
 def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:
-    """Returns the median time per step of recent similar jobs: same data set, model and sampling; None without any."""
+    """Returns the median time per step of recent jobs of the same data set, model, sampling and search; None without
+    any."""
     document = spec.model_dump(mode="json")
-    like = {name: document.get(name) for name in ("model", "sampling", "blocks")}
+    like = {name: document.get(name) for name in ("model", "sampling", "blocks", "hpo")}
     recent = session.scalars(
         select(Job)
         .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1, Job.study.is_(None))

@@ -143,7 +143,8 @@ def has_begun(service: Service, job: str, attempt: int) -> bool:
     """True once this attempt runs and the selection's steps are charged, of which no answer tells before its end."""
     started = "SELECT steps_started, attempt FROM jobs WHERE id = ? AND status = 'running'"
     with closing(sqlite3.connect(service.home / "scrimp.db")) as database:
-        return database.execute(started, (job,)).fetchone() == (30, attempt)
+        row: tuple[int, int] | None = database.execute(started, (job,)).fetchone()
+    return row == (30, attempt)
 
 
 def balances(service: Service, dataset: str) -> dict[str, tuple[int, int]]:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from app.admission.times import seconds_per_step
 from app.db.database import Database
 from app.db.models import Account, Job
 from app.ledger import summary
 from app.ledger.repository import charged
 from app.lifecycle.attempts import AttemptLog
+from core.contracts.job_spec import JobSpec
 from core.contracts.stored_documents import Number
 from core.privacy import accounting
 from core.privacy.mechanism import MechanismConfig
@@ -94,3 +96,17 @@ def test_a_ledger_s_summary_names_the_accountant_of_a_selection(db: Database, su
     planned = job_row(db, job_id).quote["epsilon"]["value"]
     assert view.comparison is not None and view.comparison.rdp_best_order.value == pytest.approx(planned, rel=1e-3)
     assert view.epsilon_spent.accountant == "rdp"
+
+
+def test_a_selection_s_public_length_is_no_pace_of_other_jobs(db: Database, submit: Submit) -> None:
+    """It is the caller's number, of many runs."""
+    job_id, log = begun(db, submit)
+    log.record_digest(10, "00")
+    for number in range(2):
+        release(log, job_row(db, job_id), number)
+    log.succeed([], 10, [])
+    job = job_row(db, job_id)
+    spec = JobSpec.model_validate(job.spec)
+    with db.read() as session:
+        assert seconds_per_step(session, job.dataset_id, spec) is not None
+        assert seconds_per_step(session, job.dataset_id, spec.model_copy(update={"hpo": None})) is None
