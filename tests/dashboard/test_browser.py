@@ -290,6 +290,24 @@ def test_names_under_a_chart_do_not_touch(open_page: Open, whole: Whole) -> None
     assert [name for name in drawn[300] if name] == [names[0], names[4]]
 
 
+def test_a_logarithmic_axis_may_begin_right_below_a_power_of_ten(open_page: Open, whole: Whole) -> None:
+    """The drawing library's own ticks never ended from 0.0097 on."""
+    scene, ids = whole
+    page = open_page(f"/dashboard/jobs/{ids.succeeded}", scene.analyst)
+    page.locator(".chart canvas").first.wait_for()
+    page.evaluate(
+        """() => {
+          const box = document.querySelector(".chart[data-chart]");
+          const chart = JSON.parse(box.dataset.chart);
+          box.dataset.chart = JSON.stringify({ ...chart, y: { ...chart.y, scale: "log", low: 0.0097, high: 2 } });
+        }"""
+    )
+    axis = "plots.get(document.querySelector('.chart[data-chart]')).plot.axes[1]"
+    page.wait_for_function(f"() => {axis}._splits?.includes(0.01)")
+    ticks = page.evaluate(f"{axis}._splits")
+    assert ticks[:3] == [0.01, 0.02, 0.03] and ticks[-2:] == [1, 2] and len(ticks) == 20
+
+
 def test_without_javascript_the_numbers_stand_open(open_page: Open, whole: Whole) -> None:
     scene, ids = whole
     address = f"/dashboard/compare?job={ids.succeeded}&job={ids.running}"

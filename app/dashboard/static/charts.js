@@ -37,8 +37,17 @@ function axisOf(axis, side) {
   if (axis.scale === "names")
     return { ...common, size: 32, splits: () => axis.names.map((_, at) => at), values: (plot) => fitting(plot, axis.names), grid: { ...common.grid, show: true } };
   if (axis.scale === "time") return { ...common, size: 32, space: 90, values: (_plot, found, _at, _space, apart) => found.map((at) => moment(at, apart)) };
+  if (axis.scale === "log") common.splits = () => logTicks(axis);
   const plain = (each) => (each === null ? "" : (Math.abs(each) >= 1e5 || (each && Math.abs(each) < 1e-4) ? each.toExponential(0) : value.format(each)) + axis.unit);
   return { ...common, ...(side === 3 ? { size: 58 } : { size: 32, space: 55 }), values: (_plot, found) => found.map(plain) };
+}
+
+// The multiples of powers of ten on an axis. uPlot's own never end if the axis begins right below a power of ten.
+function logTicks({ low, high }) {
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
+    for (let digit = 1; digit < 10; digit += 1) ticks.push(Number(`${digit}e${power}`));
+  return ticks.filter((at) => at >= low && at <= high);
 }
 
 // Names that do not touch: each, or the first of so many as the widest needs room for. Moving over a point reads its own.
