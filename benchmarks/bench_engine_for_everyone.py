@@ -1,6 +1,8 @@
-"""`scrimp.engine` beside Opacus 1.6 on five models: lines, memory, processor time, and what each gets silently wrong.
+"""`scrimp.engine` beside Opacus and jax_privacy on five models: lines, memory, time, and what each gets silently wrong.
 
-    python benchmarks/bench_engine_for_everyone.py    # writes reports/engine-for-everyone.md
+    python benchmarks/bench_engine_for_everyone.py PYTHON    # writes reports/engine-for-everyone.md
+
+PYTHON is one of another environment, with jax_privacy, flax and optax: it runs engine_jax.py.
 
 Each measurement is a process of its own with one thread. Time is the process' own (`time.process_time`), as the machine
 may be busy; memory is the peak that the kernel counted, less that of a process which only makes model and data.
@@ -32,6 +34,7 @@ from scrimp import engine  # noqa: E402
 from tests.engine.models import Cell, Centred  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "engine-for-everyone.md"
+JAX = str(ROOT / "benchmarks" / "engine_jax.py")
 RECORDS, BATCH, STEPS = 2048, 128, 8
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
@@ -125,12 +128,11 @@ def measured(who: str, name: str) -> dict[str, float]:
     return {"seconds": seconds, "peak": peak, "epsilon": scope.get("epsilon", 0.0)}
 
 
-def apart(who: str, name: str) -> dict[str, float]:
-    """`measured` in a process of its own."""
-    command = [sys.executable, __file__, who, name]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def apart(*words: str, python: str = sys.executable, script: str = __file__) -> dict[str, Any]:
+    """What a process of its own prints: `measured`, or of jax_privacy what engine_jax.py measures."""
+    done = subprocess.run([python, script, *words], check=True, capture_output=True, text=True)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 # --- What goes wrong ---
@@ -317,30 +319,39 @@ def lines(code: str) -> int:
     return sum(bool(line.strip()) for line in code.splitlines())
 
 
-def main() -> None:
+def main(python: str) -> None:
+    of_jax = apart("traps", python=python, script=JAX)
     rows = []
     for name, (make, _) in MODELS.items():
-        base = apart("nothing", name)["peak"]
-        cells = [name, f"{sum(p.numel() for p in make().parameters()):,}"]
-        for who in ("Opacus", "scrimp.engine"):
-            found = apart(who, name)
-            cells += [
-                f"{1000 * found['seconds'] / STEPS:.0f}",
-                f"{found['peak'] - base:.0f}",
-                f"{found['epsilon']:.3f}",
-            ]
+        count = sum(p.numel() for p in make().parameters())
+        base, jax_base = apart("nothing", name), apart("nothing", name, python=python, script=JAX)
+        if jax_base["numbers"] != count:
+            raise ValueError(f"{name} has {count} numbers here, and {jax_base['numbers']} there")
+        cells = [name, f"{count:,}"]
+        for figures, own in (
+            (apart("Opacus", name), base),
+            (apart("measure", name, python=python, script=JAX), jax_base),
+            (apart("scrimp.engine", name), base),
+        ):
+            cells += [f"{1000 * figures['seconds'] / STEPS:.0f}", f"{figures['peak'] - own['peak']:.0f}"]
+            cells += [f"{figures['epsilon']:.3f}"]
         rows.append("| " + " | ".join(cells) + " |")
         print(rows[-1], flush=True)
-    traps = [f"| {name} | {outcome(theirs)} | {outcome(ours)} |" for name, (theirs, ours) in TRAPS.items()]
+    traps = [
+        f"| {name} | {outcome(theirs)} | {of_jax['traps'][name]} | {outcome(ours)} |"
+        for name, (theirs, ours) in TRAPS.items()
+    ]
     REPORT.write_text(
         TEXT.format(
-            versions=f"Opacus {opacus.__version__}, torch {torch.__version__}",
+            versions=f"Opacus {opacus.__version__}, torch {torch.__version__}, {of_jax['versions']}",
             records=RECORDS,
             batch=BATCH,
             steps=STEPS,
             theirs=lines(OPACUS),
+            of_jax=lines(of_jax["code"]),
             ours=lines(OURS),
             opacus=OPACUS.rstrip(),
+            jax=of_jax["code"].rstrip(),
             engine=OURS.rstrip(),
             rows="\n".join(rows),
             traps="\n".join(traps),
@@ -349,28 +360,36 @@ def main() -> None:
 
 
 TEXT = """\
-# scrimp.engine beside Opacus
+# scrimp.engine beside Opacus and jax_privacy
 
-`python benchmarks/bench_engine_for_everyone.py`; {versions}, one thread. {records} records, mean batch {batch},
-{steps} steps of SGD at σ = 1, C = 1. The machine was busy, so time is the process' own: checks before the first step
-and ε at the end included, over the steps. Memory is the peak beyond a process that makes model and data. ε is at
-δ = 1e-5 after these steps, by each one's own default accountant.
+`python benchmarks/bench_engine_for_everyone.py PYTHON`; {versions}, one thread. {records} records, mean batch {batch},
+{steps} steps of SGD at σ = 1, C = 1. The machine was busy, so time is the process' own: checks and compilation before
+the first step and ε at the end included, over the steps. Memory is the peak beyond a process that makes model and data.
+ε is at δ = 1e-5 after these steps, by each one's own default accountant (of jax_privacy its PLD accountant, of add or
+remove one).
 
-| model | trained numbers | Opacus, ms | MiB | ε | scrimp.engine, ms | MiB | ε |
-|---|---:|---:|---:|---:|---:|---:|---:|
+| model | trained numbers | Opacus, ms | MiB | ε | jax_privacy, ms | MiB | ε | scrimp.engine, ms | MiB | ε |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 {rows}
 
 scrimp.engine computes R rows in every step, drawn or empty, so that no duration tells how many were drawn; rounds its
-noise exactly; and tries the model against autograd first. Opacus does none of these. Where convolutions have many
-places and few channels, Opacus took half of the time.
+noise exactly; and tries the model against autograd first. The others do none of these. Where convolutions have many
+places and few channels, Opacus took half of our time. jax_privacy compiles its step anew for each size of a padded
+batch, which is part of its time here and was not measured apart: of thousands of steps it is a small one. It pads to a
+multiple of 32, so a step's time tells the size to within 32.
 
 ## Lines
 
-What a user writes, beyond imports, model and data: {theirs} lines and {ours}.
+What a user writes, beyond imports, model and data: {theirs} lines with Opacus, {of_jax} with jax_privacy, {ours} here.
 
 ```python
 # Opacus
 {opacus}
+```
+
+```python
+# jax_privacy, of a pure function `apply(params, x)`
+{jax}
 ```
 
 ```python
@@ -380,10 +399,11 @@ What a user writes, beyond imports, model and data: {theirs} lines and {ours}.
 
 ## What each refuses, or gets silently wrong
 
-Each cell is what happened when the command ran it.
+Each cell is what happened when the command ran it. Records never meet in jax_privacy: it maps the loss over them. So a
+model that mixes them becomes another one, without a word.
 
-| | Opacus | scrimp.engine |
-|---|---|---|
+| | Opacus | jax_privacy | scrimp.engine |
+|---|---|---|---|
 {traps}
 """
 
@@ -392,4 +412,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         print(json.dumps(measured(*sys.argv[1:])))
     else:
-        main()
+        main(sys.argv[1])

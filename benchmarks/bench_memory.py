@@ -33,9 +33,9 @@ from core.contracts.slots import PartSlots  # noqa: E402
 from core.parts.part_files import save_part  # noqa: E402
 from core.parts.stored_records import Csr, Pairs, Sequences, StoredPart, Texts  # noqa: E402
 from core.privacy.numerics import PublicSizes, numerics_of  # noqa: E402
-from core.privacy.slot_numbers import unstated_slots  # noqa: E402
 from tests.hf.tiny import write  # noqa: E402
 from tests.worker.support import Supervisor, forks, spec, start_of  # noqa: E402
+from worker.attempt.fork_server import ForkServer  # noqa: E402
 from worker.channel import Channel  # noqa: E402
 from worker.messages import TO_SUPERVISOR, Failed, Finished  # noqa: E402
 
@@ -72,6 +72,7 @@ class Case:
         records, features, outputs: public sizes.
         kind: of the features.
         more: further settings of the job.
+        limit_mib: what its process may have; 0: nine tenths of the machine's.
     """
 
     model: dict[str, Any]
@@ -81,6 +82,7 @@ class Case:
     outputs: int = 10
     kind: str = "tensor"
     more: dict[str, Any] = field(default_factory=dict)
+    limit_mib: int = 0
 
 
 SGD: dict[str, Any] = {"kind": "dp_sgd", "learning_rate": 0.1}
@@ -132,6 +134,7 @@ CASES: dict[str, Case] = {
         {"kind": "linear"}, DP2, features=2**17, outputs=20, kind="words", more=poisson(256)
     ),
     "mlp 256": Case(SMALL, ADAM, more=poisson(256)),
+    "mlp 256, 1.6 GB of records, limit 400 MiB": Case(SMALL, ADAM, records=540_000, more=poisson(256), limit_mib=400),
     **{
         f"mlp 3072-2048, {name}": Case(WIDE, optimizer, more=poisson(256))
         for name, optimizer in {
@@ -191,8 +194,8 @@ def data(case: Case) -> StoredPart:
 
 def facts(case: Case) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The shape, the task and the features of the case."""
-    shape = {"records_train": case.records, "records_holdout": 0, "sparse": case.kind != "tensor"}
-    shape |= {"features": case.features, "outputs": case.outputs}
+    shape: dict[str, Any] = {"records_train": case.records, "records_holdout": 0, "sparse": case.kind != "tensor"}
+    shape |= {"features": case.features, "outputs": case.outputs, "slots": {"train": places(case).model_dump()}}
     task: dict[str, Any] = {"kind": "classification", "label": "y", "classes": list(range(case.outputs))}
     features: dict[str, Any] = {"kind": "tensor", "array": "x"}
     lists = {"items": {"kind": "numbered", "count": ITEMS}}
@@ -212,6 +215,12 @@ def facts(case: Case) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         task = {"kind": "rating", "scale": [1, 5]}
         features = {"kind": "interactions", "layout": "inter", **lists}
     return shape, task, features
+
+
+def places(case: Case) -> PartSlots:
+    """The slots of a data set whose owner states none (docs/data.md, "Slots"), without a split."""
+    count = case.records + case.records // 20 + 64
+    return PartSlots(units=count, rows=count)
 
 
 @dataclass
@@ -260,21 +269,24 @@ def measured(folder: Path, case: Case) -> tuple[float, float, int]:
     if case.kind == "items":
         start["mechanism"]["unit"] = "user"
     supervisor = Supervisor(start | {"processes": wanted})
-    peaks = attempt(supervisor)
+    limited = ForkServer(case.limit_mib * MIB) if case.limit_mib else forks
+    try:
+        peaks = attempt(supervisor, limited)
+    finally:
+        if limited is not forks:
+            limited.close()
     asked, known = JobSpec.model_validate(job), TypeAdapter(Features).validate_python(features)
-    slots = unstated_slots(case.records)  # as `start_of` has them
-    places = PartSlots(units=slots, rows=slots)
-    sizes = PublicSizes(case.records, 1, shape["features"], shape["outputs"], shape["sparse"], places)
+    sizes = PublicSizes(case.records, 1, shape["features"], shape["outputs"], shape["sparse"], places(case))
     numerics = numerics_of(asked, sizes, known)
     found = estimate(asked, sizes, known.rows, numerics)
     return found.process_bytes / MIB, peaks, numerics.rows_per_pass
 
 
-def attempt(supervisor: Supervisor) -> float:
+def attempt(supervisor: Supervisor, fork_server: ForkServer = forks) -> float:
     """Runs an attempt to its end. Returns the peak of its largest rank in MiB."""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = forks.start(theirs.fileno())
+        process = fork_server.start(theirs.fileno())
     fdinfo = Path(f"/proc/self/fdinfo/{process._handle}").read_text()
     watch = Watch(int(re.search(r"Pid:\s+(\d+)", fdinfo)[1]))  # type: ignore[index]
     thread = threading.Thread(target=watch.run)

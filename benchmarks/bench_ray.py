@@ -3,10 +3,10 @@ reports/ray.md.
 
     python -m benchmarks.bench_ray        # pip install 'scrimp[ray]'
 
-The steps are those of bench_ranks.py. On Ray each rank is a process beside an actor that carries its bytes over TLS to
-the next one (worker.cluster.links), as in an attempt, but for the sandbox. The nodes are three raylets on this machine,
-so bytes go over its loopback. Processor time alone is measured: of the rank, and of the threads that carry. The hash of
-the parameters after the last step is compared with that of one process.
+The step is the MLP's of bench_ranks.py. On Ray each rank is a process beside an actor that carries its bytes over TLS
+to the next one (worker.cluster.links), as in an attempt, but for the sandbox. The nodes are three raylets on this
+machine, so bytes go over its loopback. Processor time alone is measured: of the rank, and of the threads that carry.
+The hash of the parameters after the last step is compared with that of one process.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from worker.attempt.ring import RingRanks
 from worker.cluster.links import RING, Address, Bridge, Port
 
 REPORT = bench_ranks.ROOT / "benchmarks" / "reports" / "ray.md"
+CASE, PARAMETERS = "mlp", 785 * 512 + 513 * 256 + 257 * 10  # the one that exchanges most for its work
 SIZES = (2, 3)
 PATIENCE_S = 600.0
 TEXT = """# What a rank costs a step, on one machine and on several
@@ -52,7 +53,7 @@ processes do nothing while an attempt runs. All nodes are raylets on this machin
 {table}
 
 *Sent* is what a rank sends for one sum: 2 (W − 1) / W of eight bytes for each parameter, whatever the number of
-records. So steps of many passes lose least.
+records. So steps of many passes lose least. Processes of one machine hand it over in memory.
 """
 
 
@@ -80,13 +81,13 @@ class Place:
         self._port = Port(HERE)
         return self._port.address
 
-    def run(self, case: str, rank: int, ring: Sequence[Address]) -> dict[str, Any]:
+    def run(self, rank: int, ring: Sequence[Address]) -> dict[str, Any]:
         """Runs the rank's process to its end. Returns what it says, with the seconds of carrying a step."""
         bridge = Counted(self._port, ring[(rank + 1) % len(ring)])
         bridge.hear(self._port.accept({RING: ring[rank - 1]})[RING])
         self._port.close()
         inner = bridge.inner.fileno()
-        own = ["--case", case, "--rank", str(rank), "--size", str(len(ring)), "--ring", str(inner)]
+        own = ["--rank", str(rank), "--size", str(len(ring)), "--ring", str(inner)]
         with bridge.inner:
             process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.bench_ray", *own],
@@ -101,14 +102,14 @@ class Place:
         return said | {"carrying": bridge.used_s / (WARM + STEPS)}
 
 
-def on_ray(case: str, size: int) -> tuple[float, float, str]:
+def on_ray(size: int) -> tuple[float, float, str]:
     """One round on so many nodes: milliseconds a step and rank, of the rank and of carrying, and the hash."""
     import ray
 
     place = ray.remote(num_cpus=1)(Place)
     places = [place.options(scheduling_strategy="SPREAD").remote() for _ in range(size)]
     ring = ray.get([each.offer.remote() for each in places], timeout=PATIENCE_S)
-    runs = [each.run.remote(case, rank, ring) for rank, each in enumerate(places)]
+    runs = [each.run.remote(rank, ring) for rank, each in enumerate(places)]
     said = ray.get(runs, timeout=PATIENCE_S)
     for each in places:
         ray.kill(each)
@@ -117,9 +118,9 @@ def on_ray(case: str, size: int) -> tuple[float, float, str]:
     return rank, carrying, digest
 
 
-def here(case: str, size: int) -> tuple[float, float, str]:
+def here(size: int) -> tuple[float, float, str]:
     """One round of processes that share memory."""
-    _clock, processor, digest = bench_ranks.run(case, size, 1)
+    _clock, processor, digest = bench_ranks.run(CASE, size, 1)
     return processor / size, 0.0, digest
 
 
@@ -132,21 +133,21 @@ def main() -> None:
         import ray  # reads its environment as it is loaded
 
         ray.init(address=machines.address, log_to_driver=False)
-        for case, (name, _) in CASES.items():
-            layouts = [(here, 1, "one process")]
-            layouts += [(here, size, f"{size} processes of one machine") for size in SIZES]
-            layouts += [(on_ray, size, f"{size} of Ray's nodes") for size in SIZES]
-            rounds: dict[str, list[tuple[float, float, str]]] = {}
-            for _ in range(ROUNDS):
-                for measure, size, layout in layouts:
-                    rounds.setdefault(layout, []).append(measure(case, size))
-            alone = rounds["one process"][0][2]
-            for _measure, size, layout in layouts:
-                rank = statistics.median(each[0] for each in rounds[layout])
-                carrying = statistics.median(each[1] for each in rounds[layout])
-                same = "yes" if {each[2] for each in rounds[layout]} == {alone} else "no"
-                sent = 2 * (size - 1) / size * 8 * PARAMETERS[case] / 1e6
-                rows.append(f"| {name} | {layout} | {rank:.1f} | {carrying:.1f} | {sent:.2f} | {same} |")
+        name = CASES[CASE][0]
+        layouts = [(here, 1, "one process")]
+        layouts += [(here, size, f"{size} processes of one machine") for size in SIZES]
+        layouts += [(on_ray, size, f"{size} of Ray's nodes") for size in SIZES]
+        rounds: dict[str, list[tuple[float, float, str]]] = {}
+        for _ in range(ROUNDS):
+            for measure, size, layout in layouts:
+                rounds.setdefault(layout, []).append(measure(size))
+        alone = rounds["one process"][0][2]
+        for _measure, size, layout in layouts:
+            rank = statistics.median(each[0] for each in rounds[layout])
+            carrying = statistics.median(each[1] for each in rounds[layout])
+            same = "yes" if {each[2] for each in rounds[layout]} == {alone} else "no"
+            sent = 2 * (size - 1) / size * 8 * PARAMETERS / 1e6
+            rows.append(f"| {name} | {layout} | {rank:.1f} | {carrying:.1f} | {sent:.2f} | {same} |")
         ray.shutdown()
     heading = "| step | ranks | rank, ms | carrying, ms | sent, MB | same bits as one |"
     machine = f"{os.cpu_count()} × {processor_name()}, Python {platform.python_version()}, torch {torch.__version__}"
@@ -156,17 +157,14 @@ def main() -> None:
     sys.stdout.write(REPORT.read_text())
 
 
-PARAMETERS = {"linear": 784 * 10 + 10, "mlp": 785 * 512 + 513 * 256 + 257 * 10}
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for option, kind in (("case", str), ("rank", int), ("size", int), ("ring", int)):
+    for option, kind in (("rank", int), ("size", int), ("ring", int)):
         parser.add_argument(f"--{option}", type=kind)
     asked = parser.parse_args()
-    if asked.case is None:
+    if asked.rank is None:
         main()
     else:
         ranks = RingRanks(asked.rank, asked.size, socket.socket(fileno=asked.ring))
-        os.write(1, json.dumps(one_rank(asked.case, ranks, 1)).encode() + b"\n")
+        os.write(1, json.dumps(one_rank(CASE, ranks, 1)).encode() + b"\n")
         ranks.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# A cell that begins so is a formula to the programs that open such files.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# A cell that begins so is a formula to the programs that open such files; the last four are wide = + - @.
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def plain(cell: object) -> object:

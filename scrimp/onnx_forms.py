@@ -103,9 +103,9 @@ def _no_nan(call: Call, x: str) -> str:
     return call.add("Where", call.add("IsInf", x, detect_positive=0), call.number(low), x)
 
 
-def _clipped(least: str, most: str) -> Form:
+def _clipped(low_name: str, high_name: str) -> Form:
     def form(call: Call) -> str:
-        ends = [call.tensor(name, call.kind) if call.has(name) else "" for name in (least, most)]
+        ends = [call.tensor(name, call.kind) if call.has(name) else "" for name in (low_name, high_name)]
         (x,) = call.same("self")
         for operator, end in zip(("Max", "Min"), ends, strict=True):
             x = call.add(operator, x, end) if end else x
@@ -114,9 +114,9 @@ def _clipped(least: str, most: str) -> Form:
     return form
 
 
-def _clip(least: float, most: float, names: tuple[str, str] = ("", "")) -> Form:
+def _clip(floor: float, ceiling: float, names: tuple[str, str] = ("", "")) -> Form:
     def form(call: Call) -> str:
-        low, high = call.argument(names[0], least), call.argument(names[1], most)
+        low, high = call.argument(names[0], floor), call.argument(names[1], ceiling)
         return call.add("Clip", *call.same("self"), call.number(low), call.number(high))
 
     return form
@@ -149,7 +149,7 @@ def _prelu(call: Call) -> str:
     x, weight = call.same("self", "weight")
     channels, dims = call.sizes("weight"), len(call.sizes("self"))
     if channels != [1] and dims > 2:
-        weight = call.add("Reshape", weight, call.of.shape([*channels, *[1] * (dims - 2)]))
+        weight = call.add("Reshape", weight, call.program.shape([*channels, *[1] * (dims - 2)]))
     return call.add("PRelu", x, weight)
 
 
@@ -158,17 +158,17 @@ def _divided(mode: str) -> Form:
 
     def form(call: Call) -> str:
         x, other = call.same("self", "other")
-        asked = call.argument("rounding_mode") if mode == "asked" else mode
-        if asked is None:
+        rounding = call.argument("rounding_mode") if mode == "asked" else mode
+        if rounding is None:
             return call.add("Div", x, other)
-        if asked == "rest of trunc":
+        if rounding == "rest of trunc":
             return call.add("Mod", x, other, fmod=1)
         if not call.floats:
-            rest = call.add("Mod", x, other, fmod=int(asked == "trunc"))
-            return rest if asked == "rest" else call.add("Div", call.add("Sub", x, rest), other)
+            remainder = call.add("Mod", x, other, fmod=int(rounding == "trunc"))
+            return remainder if rounding == "rest" else call.add("Div", call.add("Sub", x, remainder), other)
         share = call.add("Div", x, other)
-        share = call.add("Floor", share) if asked in ("floor", "rest") else _trunc(call, share)
-        return call.add("Sub", x, call.add("Mul", share, other)) if asked == "rest" else share
+        share = call.add("Floor", share) if rounding in ("floor", "rest") else _trunc(call, share)
+        return call.add("Sub", x, call.add("Mul", share, other)) if rounding == "rest" else share
 
     return form
 
@@ -231,8 +231,8 @@ def _reduced(operator: str, kind: Any = None) -> Form:
     return form
 
 
-def _reduce(call: Call, operator: str, x: str, *, kept: bool | None = None) -> str:
-    keepdims = int(call.argument("keepdim", False) if kept is None else kept)
+def _reduce(call: Call, operator: str, x: str, *, keepdim: bool | None = None) -> str:
+    keepdims = int(call.argument("keepdim", False) if keepdim is None else keepdim)
     dims = sorted(call.dims())
     if operator == "ReduceSum":  # its dimensions are an input since opset 13
         return call.add(operator, x, call.number(dims, np.int64), keepdims=keepdims)
@@ -242,16 +242,16 @@ def _reduce(call: Call, operator: str, x: str, *, kept: bool | None = None) -> s
 def _extreme(operator: str, place: str) -> Form:
     def form(call: Call) -> list[str]:
         (x,) = call.same("self")
-        (at,), kept = call.dims(), int(call.argument("keepdim", False))
-        return [_reduce(call, operator, x), call.add(place, x, axis=at, keepdims=kept)]
+        (at,), keepdims = call.dims(), int(call.argument("keepdim", False))
+        return [_reduce(call, operator, x), call.add(place, x, axis=at, keepdims=keepdims)]
 
     return form
 
 
 def _place(operator: str) -> Form:
     def form(call: Call) -> str:
-        kept = int(call.argument("keepdim", False))
-        return call.add(operator, call.tensor("self"), axis=call.dims()[0], keepdims=kept)
+        keepdims = int(call.argument("keepdim", False))
+        return call.add(operator, call.tensor("self"), axis=call.dims()[0], keepdims=keepdims)
 
     return form
 
@@ -260,7 +260,7 @@ def _spread(*, rooted: bool) -> Form:
     def form(call: Call) -> str:
         (x,) = call.same("self")
         count = math.prod(call.sizes("self")[at] for at in call.dims())
-        centred = call.add("Sub", x, _reduce(call, "ReduceMean", x, kept=True))
+        centred = call.add("Sub", x, _reduce(call, "ReduceMean", x, keepdim=True))
         summed = _reduce(call, "ReduceSum", call.add("Mul", centred, centred))
         spread = _times(call, summed, 1 / max(1e-38, count - call.argument("correction", 1)))
         return call.add("Sqrt", spread) if rooted else spread
@@ -318,16 +318,16 @@ def _turned(call: Call) -> str:
 
 def _expanded(call: Call) -> str:
     sizes = call.sizes("self")
-    own = [1] * (len(call.result) - len(sizes)) + sizes
-    wanted = [1 if isinstance(one, Mapping) else size for one, size in zip(own, call.result, strict=True)]
-    return call.add("Expand", call.tensor("self"), call.of.counted(wanted))
+    padded = [1] * (len(call.result) - len(sizes)) + sizes
+    wanted = [1 if isinstance(one, Mapping) else size for one, size in zip(padded, call.result, strict=True)]
+    return call.add("Expand", call.tensor("self"), call.program.counted(wanted))
 
 
 def _repeated(call: Call) -> str:
     repeats, sizes = call.argument("repeats"), call.sizes("self")
     wide = [1] * (len(repeats) - len(sizes)) + sizes
-    x = call.add("Reshape", call.tensor("self"), call.of.shape(wide))
-    return call.add("Tile", x, call.of.counted(repeats))
+    x = call.add("Reshape", call.tensor("self"), call.program.shape(wide))
+    return call.add("Tile", x, call.program.counted(repeats))
 
 
 def _joined(*, stacked: bool) -> Form:
@@ -336,7 +336,7 @@ def _joined(*, stacked: bool) -> Form:
         at = call.argument("dim", 0) % len(call.result)
         parts = []
         for name in names:
-            part = call.cast(call.of.named(name), call.of.kind_of(name), call.kind)
+            part = call.cast(call.program.named(name), call.program.kind_of(name), call.kind)
             if stacked:
                 part = call.add("Unsqueeze", part, call.number([at], np.int64))
             parts.append(part)
@@ -349,7 +349,7 @@ def _apart(call: Call) -> list[str]:
     x, (at,) = call.tensor("self"), call.dims(0)
     parts, start = [], 0
     for name in call.node["results"]:
-        size = call.of.sizes(name)[at]
+        size = call.program.sizes(name)[at]
         parts.append(_sliced(call, x, at, start, start + size))
         start += size
     return parts
@@ -367,8 +367,8 @@ def _made(value: float | None) -> Form:
     def form(call: Call) -> str:
         number = call.argument("fill_value") if value is None else value
         like = "size" not in call.node["arguments"]
-        sizes = call.add("Shape", call.tensor("self")) if like else call.of.counted(call.result)
-        return call.add("ConstantOfShape", sizes, value=call.of.nodes.tensor([number], call.kind))
+        sizes = call.add("Shape", call.tensor("self")) if like else call.program.counted(call.result)
+        return call.add("ConstantOfShape", sizes, value=call.program.nodes.tensor([number], call.kind))
 
     return form
 
@@ -412,11 +412,11 @@ def _window(call: Call, places: int) -> dict[str, list[int]]:
 def _convolved(operator: str) -> Form:
     def form(call: Call) -> str:
         places = len(call.sizes("weight")) - 2
-        more = _window(call, places) | {"strides": _each(call.argument("stride", 1), places)}
+        attributes = _window(call, places) | {"strides": _each(call.argument("stride", 1), places)}
         if operator == "ConvTranspose":
-            more["output_padding"] = _each(call.argument("output_padding", 0), places)
+            attributes["output_padding"] = _each(call.argument("output_padding", 0), places)
         names = ("input", "weight", "bias") if call.has("bias") else ("input", "weight")
-        return call.add(operator, *map(call.tensor, names), group=call.argument("groups", 1), **more)
+        return call.add(operator, *map(call.tensor, names), group=call.argument("groups", 1), **attributes)
 
     return form
 
@@ -426,11 +426,13 @@ def _pooled(operator: str, places: int) -> Form:
         kernel = _each(call.argument("kernel_size"), places)
         if call.argument("ceil_mode", False) or call.has("divisor_override"):
             raise call.unfit("ceil_mode and divisor_override have no ONNX form here")
-        more: dict[str, Any] = _window(call, places) | {"strides": _each(call.argument("stride") or kernel, places)}
+        attributes: dict[str, Any] = _window(call, places) | {
+            "strides": _each(call.argument("stride") or kernel, places)
+        }
         if operator == "AveragePool":
-            more["count_include_pad"] = int(call.argument("count_include_pad", True))
-            del more["dilations"]
-        return call.add(operator, call.tensor("self"), kernel_shape=kernel, **more)
+            attributes["count_include_pad"] = int(call.argument("count_include_pad", True))
+            del attributes["dilations"]
+        return call.add(operator, call.tensor("self"), kernel_shape=kernel, **attributes)
 
     return form
 
@@ -452,13 +454,13 @@ def _pooled_to(operator: str) -> Form:
 def _scaled(mode: str) -> Form:
     def form(call: Call) -> str:
         sizes, wanted = call.sizes("input")[2:], call.result[2:]
-        factors = call.argument("scale_factors") or [to / own for own, to in zip(sizes, wanted, strict=True)]
+        factors = call.argument("scale_factors") or [target / size for size, target in zip(sizes, wanted, strict=True)]
         corners = bool(call.argument("align_corners", False))
         coordinates = "asymmetric" if mode == "nearest" else "align_corners" if corners else "half_pixel"
-        more = {"nearest_mode": "floor"} if mode == "nearest" else {}
+        attributes = {"nearest_mode": "floor"} if mode == "nearest" else {}
         scales = call.number([1.0, 1.0, *map(float, factors)], np.float32)
         names = (call.tensor("input"), "", scales)
-        return call.add("Resize", *names, mode=mode, coordinate_transformation_mode=coordinates, **more)
+        return call.add("Resize", *names, mode=mode, coordinate_transformation_mode=coordinates, **attributes)
 
     return form
 
@@ -524,8 +526,8 @@ def _frozen_norm(call: Call) -> list[str]:
     return [_affine(call, call.add("Div", call.add("Sub", call.tensor("input"), mean), root), sizes)]
 
 
-def _within(call: Call, ids: str, kind: Any, least: int, size: int) -> str:
-    return call.add("Clip", call.cast(ids, kind, np.int64), *(call.number(end, np.int64) for end in (least, size - 1)))
+def _within(call: Call, ids: str, kind: Any, floor: int, size: int) -> str:
+    return call.add("Clip", call.cast(ids, kind, np.int64), *(call.number(end, np.int64) for end in (floor, size - 1)))
 
 
 def _embedded(call: Call) -> str:
@@ -547,7 +549,7 @@ def _chosen(call: Call) -> str:
 def _indexed(call: Call) -> str:
     at, name = next((at, one["value"]) for at, one in enumerate(call.argument("indices")) if one is not None)
     size = call.sizes("self")[at]
-    ids = _within(call, call.of.named(name), call.of.kind_of(name), -size, size)
+    ids = _within(call, call.program.named(name), call.program.kind_of(name), -size, size)
     return call.add("Gather", call.tensor("self"), ids, axis=at)
 
 
@@ -654,6 +656,7 @@ FORMS: dict[str, Form] = {
     **_forms("remainder.Scalar", _divided("rest")),
     **_forms("fmod.Scalar", _divided("rest of trunc")),
     **_forms("alias clone contiguous detach lift_fresh_copy _to_copy to.dtype", lambda call: call.same("self")[0]),
+    **_forms("native_dropout", lambda call: call.tensor("input")),
     **_forms("zeros_like new_zeros zeros", _made(0)),
     **_forms("ones_like new_ones ones", _made(1)),
     **_forms("full_like new_full full", _made(None)),

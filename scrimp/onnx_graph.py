@@ -101,16 +101,16 @@ class Translated:
 class Call:
     """One operation of the program, with its arguments as names and numbers."""
 
-    of: Translated
+    program: Translated
     node: Json
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Adds an ONNX operator."""
-        return self.of.nodes.add(operator, list(inputs), **attributes)
+        return self.program.nodes.add(operator, list(inputs), **attributes)
 
     def number(self, value: Any, kind: Any = None) -> str:
         """A constant, of the result's type or another."""
-        return self.of.nodes.constant("", value, self.kind if kind is None else kind)
+        return self.program.nodes.constant("", value, self.kind if kind is None else kind)
 
     def has(self, name: str) -> bool:
         """Whether an argument is there and not None."""
@@ -128,7 +128,7 @@ class Call:
         value = self.argument(name)
         if not isinstance(value, Mapping):
             return self.number(value, kind)
-        return self.cast(self.of.named(value["value"]), self.of.kind_of(value["value"]), kind)
+        return self.cast(self.program.named(value["value"]), self.program.kind_of(value["value"]), kind)
 
     def cast(self, name: str, kind: Any, to: Any) -> str:
         """A tensor in another type."""
@@ -142,22 +142,22 @@ class Call:
         """The type of an argument: of a number the one that it needs."""
         value = self.argument(name)
         if isinstance(value, Mapping):
-            return self.of.kind_of(value["value"])
+            return self.program.kind_of(value["value"])
         return np.bool_ if isinstance(value, bool) else np.int32 if isinstance(value, int) else np.float32
 
     def sizes(self, name: str) -> list[Any]:
         """Of a tensor argument."""
-        return self.of.sizes(self.node["arguments"][name]["value"])
+        return self.program.sizes(self.node["arguments"][name]["value"])
 
     @property
     def kind(self) -> Any:
         """Of the first result."""
-        return self.of.kind_of(self.node["results"][0])
+        return self.program.kind_of(self.node["results"][0])
 
     @property
     def result(self) -> list[Any]:
         """Sizes of the first result."""
-        return self.of.sizes(self.node["results"][0])
+        return self.program.sizes(self.node["results"][0])
 
     @property
     def floats(self) -> bool:
@@ -165,13 +165,13 @@ class Call:
 
     def dims(self, default: Any = None, name: str = "dim") -> list[int]:
         """The dimensions that are named, from the front; all where none is."""
-        count, given = len(self.sizes("self")), self.argument(name, default)
-        given = given if isinstance(given, Sequence) else [given]
-        return [each % count for each in given if each is not None] or list(range(count))
+        count, dims = len(self.sizes("self")), self.argument(name, default)
+        dims = dims if isinstance(dims, Sequence) else [dims]
+        return [dim % count for dim in dims if dim is not None] or list(range(count))
 
     def reshaped(self, name: str) -> str:
         """In the sizes that the document says."""
-        return self.add("Reshape", name, self.of.shape(self.result))
+        return self.add("Reshape", name, self.program.shape(self.result))
 
     def unfit(self, reason: str) -> ScrimpError:
         """A refusal that names the operation and its result."""

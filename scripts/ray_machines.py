@@ -48,13 +48,16 @@ class Machines:
             "RAY_TLS_SERVER_KEY": str(folder / "machine" / "machine.key"),
             "RAY_TLS_CA_CERT": str(folder / "machine" / "ca.crt"),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # else all ranks but the first give way to everybody
+            "RAY_memory_monitor_refresh_ms": "0",  # what others of this machine take is no reason to kill one
         }
         command = [sys.executable, "-W", "ignore", "-m", "scripts.ray_machines", str(count)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.environment
         )
         self._answers: SimpleQueue[str] = SimpleQueue()
-        Thread(target=self._read, daemon=True).start()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.address = self._answer()
 
     def ask(self, command: str) -> str:
@@ -72,11 +75,13 @@ class Machines:
             self._process.wait(PATIENCE_S)
         finally:
             self._process.kill()
+            self._reader.join(PATIENCE_S)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line.strip())
+        with self._process.stdout as lines:
+            for line in lines:
+                self._answers.put(line.strip())
         self._answers.put("")
 
     def _answer(self) -> str:

@@ -13,6 +13,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 GENERATED = {
     "api.md": "scripts.write_openapi",
     "leaves.md": "scripts.write_leaves",
+    "settings.md": "scripts.write_settings",
     "threat-model.md": "scrimp.threat_model",
     "system-calls.md": "app.sandbox.system_calls, but for its first lines",
     "reports/audit.md": "tests.canaries.nightly",
@@ -21,7 +22,7 @@ GENERATED = {
 }
 EVIDENCE = ("claims.md", "measured.md", "papers.md", "reports/")
 PATH = 1_500  # words of a path, and of the guarantee: ten minutes
-MOST = 83_000  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
+MOST = 80_000  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
 
 
 def kind_of(page: str) -> str:

@@ -1,5 +1,5 @@
-"""Writes docs/openapi.json, docs/api.md and docs/leaves.md's table: `make openapi`. Tests compare them with the
-service's own document."""
+"""Writes docs/openapi.json, docs/api.md, docs/leaves.md's table and docs/settings.md: `make openapi`. Tests compare
+them with the service's own document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings
 from app.web.openapi import as_text
-from scripts import write_leaves
+from scripts import write_leaves, write_settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 HEAD = """# REST API
@@ -26,7 +26,8 @@ def main() -> None:
     (DOCS / "openapi.json").write_text(as_text(described))
     (DOCS / "api.md").write_text(page(described))
     write_leaves.main(described)
-    print(f"wrote {DOCS / 'openapi.json'}, {DOCS / 'api.md'} and {write_leaves.PAGE}")
+    write_settings.main()
+    print(f"wrote {DOCS / 'openapi.json'}, {DOCS / 'api.md'}, {write_leaves.PAGE} and {write_settings.PAGE}")
 
 
 def document() -> dict[str, Any]:

@@ -114,11 +114,11 @@ def _processes() -> int:
 
 def _room() -> Room:
     """For how many ranks there is room now. Where machines are in use, a job waits in the queue, not in this worker."""
-    cluster, most = _cluster(), _processes()
+    cluster, limit = _cluster(), _processes()
     if cluster is None:
-        return Room(most)
-    free = min(cluster.free(), most)
-    return Room(free, is_all=free >= min(cluster.most(), most))
+        return Room(limit)
+    free = min(cluster.free(), limit)
+    return Room(free, is_all=free >= min(cluster.most(), limit))
 
 
 def _claimed(db: Database, settings: Settings) -> Claim | None:

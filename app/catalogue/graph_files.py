@@ -69,8 +69,8 @@ def verdict_of(file: Path, sha256: str, key_id: str | None = None) -> Verdict:
         LimitError: too many files are looked at (503), or the machine was too busy to end the look. It is not kept.
     """
     name = key_id, sha256
-    if (known := _verdicts.get(name)) is not None:
-        return known
+    if (verdict := _verdicts.get(name)) is not None:
+        return verdict
     if not _turns.acquire(timeout=TIME_S):
         raise busy()
     try:

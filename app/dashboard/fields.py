@@ -16,6 +16,7 @@ from app.web import strict_json
 
 MISSING = object()
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+LEADING_ZERO = re.compile(r"0\d+")
 TAGS = ("kind", "strategy")
 # Admission fills these in: nobody is asked for them.
 FILLED_IN = re.compile(
@@ -371,11 +372,12 @@ def _looks_different(item: object) -> bool:
 
 
 def _listed(text: str) -> list[Any]:
-    """The items of a list: JSON's, or words and numbers between commas."""
+    """The items of a list: JSON's, or words and numbers between commas. 0042 is a word: a code."""
     try:
         items: list[Any] = json.loads(f"[{text}]")
     except (ValueError, RecursionError):
-        return [_number(each.strip()) for each in text.strip("[]").split(",") if each.strip()]
+        words = filter(None, map(str.strip, text.strip("[]").split(",")))
+        return [word if LEADING_ZERO.fullmatch(word) else _number(word) for word in words]
     return items
 
 

@@ -104,6 +104,7 @@ def columns_of(dataset: DatasetView) -> list[str]:
     """The columns that statistics can read, by name; their rules are core.statistics.statistics_columns'."""
     declared = dataset.features.get("columns") or []
     column_names = [each["name"] if isinstance(each, dict) else each for each in declared]
+    column_names += [each["name"] for each in dataset.features.get("texts") or []]
     label = dataset.task.get("label")
     return column_names if label is None else [*column_names, label]
 

@@ -65,7 +65,7 @@ def graphs_of(db: Db, key_id: str) -> list[Graph]:
     leaves=leaves.NO_DATA,
     command="graphs upload",
     audit="graph.uploaded",
-    problems=("forbidden", "too-many-uploads", "too-large", "storage-full"),
+    problems=("forbidden", "too-many-uploads", "too-large", "storage-full", "limit-exceeded"),
     requests={"an upload in pieces": {"upload": examples.UPLOAD["id"]}},
     answer=examples.GRAPH,
 )

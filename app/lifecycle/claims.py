@@ -123,8 +123,8 @@ def fence(session: Session, own_claim: Claim, lease_s: float, ran_s: float | Non
     Raises:
         StaleAttempt: another attempt holds the job, or the job has ended. Nothing may be written.
     """
-    own = {"own_job": own_claim.job_id, "own_attempt": own_claim.attempt, "renewed_s": lease_s, "so_far_s": ran_s}
-    job = session.scalars(RENEW, own).one_or_none()
+    values = {"own_job": own_claim.job_id, "own_attempt": own_claim.attempt, "renewed_s": lease_s, "so_far_s": ran_s}
+    job = session.scalars(RENEW, values).one_or_none()
     if job is None:
         raise StaleAttempt("another attempt holds this job, or it has ended")
     return job

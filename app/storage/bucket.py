@@ -182,9 +182,9 @@ class Bucket:
         newest: dict[str, float] = {}
         with answers():
             for some in objects(self._store, prefix=under):
-                for each in some:
-                    name = each["path"].removeprefix(f"{under}/").partition("/")[0]
-                    newest[name] = max(newest.get(name, 0.0), each["last_modified"].timestamp())
+                for entry in some:
+                    name = entry["path"].removeprefix(f"{under}/").partition("/")[0]
+                    newest[name] = max(newest.get(name, 0.0), entry["last_modified"].timestamp())
         old = {name for name, written in newest.items() if is_stale(written)}
         return sorted(old | set(self._own.stale(under)) - newest.keys())
 

@@ -110,7 +110,7 @@ def places_of(program: Program) -> Places:
             raise call.unfit(WHY.get(node.operation, "this operation has no rule here: write it with others"))
         _require_numbers(call)
         has_records = any(place is not None for _, place, _ in call.tensors)
-        result = rule(call) if has_records or _takes_records(node) else None
+        result = rule(call) if has_records or _takes_records(node) or masked(node) else None
         for name in node.results:
             if name in used:
                 _require_said(call, name, result)
@@ -485,6 +485,29 @@ def _attention(call: Call) -> Place | None:
     return _broadcast(call)
 
 
+def _dropout(call: Call) -> Place | None:
+    """Masks for each record, by the keys of the service (`masked`). All layers of a graph have one rate."""
+    place, unseen = call.place("input"), call.node.results[1:]
+    if any(name in unseen for each in call.program.nodes for name in names_in(each)):
+        raise call.unfit("its masks themselves are not known here, only what they leave")
+    if not masked(call.node):
+        return place
+    if place is None:
+        raise call.unfit("it drops numbers of what no record has: masks are each record's own")
+    rates = {each.arguments["p"] for each in call.program.nodes if masked(each)}
+    if len(rates) > 1 or not all(isinstance(rate, float) and 0.0 < rate < 1.0 for rate in rates):
+        raise call.unfit("dropout has one rate here, between 0 and 1, for all layers of a graph")
+    return place
+
+
+def masked(node: Node) -> bool:
+    """Whether a node draws masks: dropout that was exported in training mode."""
+    arguments = node.arguments
+    return (
+        node.operation == "native_dropout.default" and arguments.get("train") is not False and arguments.get("p") != 0.0
+    )
+
+
 def _gather(call: Call) -> Place | None:
     """Places that an index names, along a dimension that is not the records'."""
     at = call.at(call.argument("dim"), call.sizes("self"))
@@ -581,13 +604,15 @@ RULES: dict[str, Rule] = {
     **_rules("mv", _product("self", "vec")),
     **_rules("addmm baddbmm", _added_product),
     **_rules("scaled_dot_product_attention", _attention),
+    **_rules("native_dropout", _dropout),
     **_rules("gather", _gather),
     **_rules("index_select", _index_select),
     **_rules("index.Tensor", _index),
     **_rules("constant_pad_nd pad", _pad),
     **_rules("_weight_norm_interface", _no_records),
 }
-_MASKS = "dropout's masks would not replay: export the module without it, or after .eval()"
+_EMPTY = "its numbers are none of the graph's; of dropout only nn.Dropout has a rule: other masks would not replay"
+_MASKS = "these masks would not replay: set dropout to 0 there, and use nn.Dropout before or after"
 _STATISTICS = "it mixes records: use GroupNorm or LayerNorm, or freeze the statistics with .eval()"
 _CELLS = "it has no rule for each record: write its cell with Linear layers"
 _VALUES = "how many numbers it gives, or where, depends on the records"
@@ -596,7 +621,7 @@ WHY: dict[str, str] = {
     **dict.fromkeys(("batch_norm.default", "_native_batch_norm_legit_functional.default"), _STATISTICS),
     **dict.fromkeys(("_native_batch_norm_legit.default", "native_batch_norm.default"), _STATISTICS),
     **dict.fromkeys(("_native_batch_norm_legit.no_stats", "instance_norm.default"), _STATISTICS),
-    **dict.fromkeys(("native_dropout.default", "dropout.default", "feature_dropout.default"), _MASKS),
+    **dict.fromkeys(("empty_like.default", "new_empty.default"), _EMPTY),
     **dict.fromkeys(("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input", "lstm_cell.default"), _CELLS),
     **dict.fromkeys(("gru_cell.default", "lstm.data", "gru.data"), _CELLS),
     **dict.fromkeys(("nonzero.default", "masked_select.default", "topk.default", "sort.default"), _VALUES),

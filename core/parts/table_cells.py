@@ -83,7 +83,7 @@ class ContentCoder(CellCoder):
         text = cell.strip() if isinstance(cell, str) else cell
         if self._is_missing(text):
             return math.nan
-        stands_for = hashlib.sha256(_written(text).encode(errors="surrogateescape")).digest()[:TEXT_BYTES]
+        stands_for = hashlib.sha256(_encoded(_written(text))).digest()[:TEXT_BYTES]
         return float(int.from_bytes(stands_for, "big"))
 
 
@@ -114,8 +114,17 @@ class TextContentCoder(TextCellsCoder):
 
     def code(self, cell: Any) -> tuple[float, ...]:
         """See core.parts.columns.Coder."""
-        stands_for = hashlib.shake_256(self.text(cell).encode(errors="surrogateescape")).digest(3 * self.column.cells)
+        super().code(cell)  # of declared characters, which can be written as UTF-8
+        stands_for = hashlib.shake_256(self.text(cell).encode()).digest(3 * self.column.cells)
         return tuple(float(int.from_bytes(stands_for[at : at + 3], "big")) for at in range(0, len(stands_for), 3))
+
+
+def _encoded(text: str) -> bytes:
+    """Bytes that are not UTF-8 as they were, and halves of surrogate pairs, which JSON can write."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
 
 
 def _as_number(cell: str, number: Callable[[Any], float]) -> float | None:

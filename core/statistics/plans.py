@@ -421,8 +421,12 @@ class CategoriesPlan(QueryPlan):
         return MOST_VALUES
 
     @property
+    def row_bytes(self) -> int:
+        return ROW_BYTES + 16 * self.texts.declared.cells  # its numbers, and those of the mask
+
+    @property
     def slot_bytes(self) -> int:
-        return 12 * self.texts.declared.cells + 120
+        return 17 * self.texts.declared.cells + 80
 
     def threshold(self, std: float) -> float:
         """What a noisy count must reach: D/2 exp(−t²/2), at least the mean number of empty values whose noise reaches

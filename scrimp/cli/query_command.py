@@ -121,7 +121,8 @@ def _end(text: str) -> float | str:
 
 
 def _value(text: str) -> int | str:
-    return int(text) if text.removeprefix("-").isdecimal() else text
+    """A whole number, or a text: 0042 is none, as it would be written 42."""
+    return int(text) if text.removeprefix("-").isdecimal() and str(int(text)) == text else text
 
 
 def _table(console: Console, answers: Iterable[StatisticsAnswer]) -> None:

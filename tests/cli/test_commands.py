@@ -19,8 +19,9 @@ from app.ledger.transparency.heads import Heads
 from app.ledger.verifications import check_next
 from app.settings import Settings
 from scrimp import Client
-from scrimp.cli import app, audit_commands
+from scrimp.cli import app, audit_commands, query_command
 from scrimp.cli.command_session import connection
+from scrimp.query import StatisticsQuery
 from tests.cli.conftest import Cli
 from tests.e2e.conftest import csv_spec, job_of, seed_of, write_csv
 
@@ -90,6 +91,14 @@ def test_queries_are_words_that_are_priced_together(cli: Cli, dataset: str) -> N
     refused = cli("query", dataset, "mean:x0", "--epsilon", "0.5")
     assert refused.exit_code == 1 and "has no declared range" in refused.stderr
     assert cli.json("ledger", "show", dataset)["head"] == before
+
+
+def test_a_filters_code_with_leading_zeros_stays_a_text() -> None:
+    """0042 is another code than 42, which would be counted, and paid for, without a word."""
+    named = StatisticsQuery(Client("http://127.0.0.1:9", "key"), "visits")
+    for typed, values in (("code=0042,42,-7", ["0042", 42, -7]), ("code=-0,E11", ["-0", "E11"])):
+        job = query_command._filtered(named, typed).spec(1.0)
+        assert job["where"] == [{"column": "code", "in": values}]
 
 
 def test_a_sweep_shows_what_is_left_for_the_final_run(cli: Cli, dataset: str, job_file: str) -> None:

@@ -43,3 +43,28 @@ def test_scores_by_group_are_not_said_to_be_the_clipping_norm(visit: Callable[[]
     assert "The clipping norm C" in said.pop("clipping_norm")
     assert not any("clipping norm" in each for each in said.values())
     assert all("same noisy sums" in said[f"accuracy:{group}"] for group in ("rare", "common"))
+
+
+def test_a_selection_s_page_says_what_it_is(visit: Callable[[], Browser], scene: Scene) -> None:
+    """Its rate is no part of a noisy sum, and no other accountant has a figure for it."""
+    hpo = {
+        "strategy": "random_size",
+        "distribution": {"kind": "poisson", "mean": 4.0},
+        "most_runs": 12,
+        "duration_s": 1,
+        "space": {"learning_rate": [0.1, 10.0]},
+    }
+    evaluation = {"on": "holdout", "noise_mu": 0.05, "points": 1, "metrics": ["accuracy"]}
+    job = scene.job(scene.dataset("selected", filter="rdp"), "selection", evaluation=evaluation, hpo=hpo)
+    log = scene.start(job)
+    scene.step(log, 50)
+    scene.release(log, 50, 0.8)
+    rate = {"name": "learning_rate", "step": 50, "value": 0.5, "std": 0.0, "on": "train"}
+    log.record_metric(Number.model_validate(rate | {"released_by": "post_processing"}))
+    said = captions(visit, scene, job)
+    assert "best of a secret number of runs" in said["learning_rate"]
+    browser = visit()
+    browser.sign_in(scene.analyst)
+    text = browser.get(f"/dashboard/jobs/{job}").text
+    assert "12 are computed" in text and "nothing of the other runs" in text
+    assert "a bound, at the best order" in text and "Other accountants" not in text

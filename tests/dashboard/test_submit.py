@@ -14,8 +14,9 @@ import pytest
 from sqlalchemy import func, select
 
 from app.dashboard import name_choice, submit_api
-from app.dashboard.job_draft import LAYOUT, agreed_on, form
+from app.dashboard.job_draft import LAYOUT, agreed_on, columns_of, form
 from app.dashboard.whatif import chosen, variations
+from app.datasets.schemas import DatasetView
 from app.db.models import Dataset, Job
 from app.grants.service import Granted, give
 from app.hpo.rates import Choice, Resolved
@@ -94,6 +95,20 @@ def test_another_kind_keeps_what_both_know_and_drops_the_rest() -> None:
 def test_what_is_no_number_stays_and_is_refused_at_its_place() -> None:
     read = form().read({"/length/steps": "many", "/optimizer/learning_rate": "auto"}, job_spec("ds_1"))
     assert read["length"] == {"steps": "many"} and "learning_rate" not in read["optimizer"]
+
+
+def test_codes_with_leading_zeros_stay_texts() -> None:
+    """Another code would be counted, and paid for, without a word."""
+    document = {"kind": "statistics", "dataset": "ds_1", "where": [{"column": "code"}]}
+    for typed_in, values in (("0042, E11.9, 7", ["0042", "E11.9", 7]), ("007", ["007"]), ('"12"', ["12"])):
+        read = form().read({"/where/0/column": "code", "/where/0/in": typed_in}, document)
+        assert read["where"] == [{"column": "code", "in": values}]
+
+
+def test_columns_of_texts_can_be_chosen() -> None:
+    features = {"kind": "table", "columns": [{"name": "age"}], "texts": [{"name": "code"}]}
+    dataset = DatasetView.model_construct(features=features, task={"label": "ill"})
+    assert columns_of(dataset) == ["age", "code", "ill"]
 
 
 def sent_from(page: httpx.Response, **changes: str) -> dict[str, str]:

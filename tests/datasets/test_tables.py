@@ -39,6 +39,15 @@ def loaded(api: Api, job_id: str) -> np.ndarray:
     return np.asarray(stored.x)
 
 
+@pytest.mark.parametrize("cell", [r'"\ud800"', r'"\udcff"', r'"a\udcff\ud800"'])
+def test_half_of_a_surrogate_pair_is_another_category(api: Api, cell: str) -> None:
+    columns = [{"name": "sex", "kind": "category", "values": ["f", "m"], "unknown": "other"}]
+    lines = [f'{{"sex": {each}, "y": {n % 2}}}\n' for n, each in enumerate(['"f"', '"m"', cell] * 20)]
+    sent = spec(features={"kind": "table", "columns": columns}, format="jsonl")
+    made = api.upload(sent, "".join(lines))
+    assert made.status_code == 201, made.text
+
+
 def test_jobs_scale_cells_by_the_version_of_their_price(api: Api) -> None:
     made = api.upload(spec(features=FEATURES), CSV)
     assert made.status_code == 201, made.text

@@ -95,6 +95,16 @@ def test_bytes_that_are_no_utf8_refuse_the_file(api: Api) -> None:
     assert api.upload(spec(features=FEATURES), content).status_code == 422
 
 
+@pytest.mark.parametrize("cell", [r'"\ud800"', r'"\udcff"', r'"A\u0000"', '["A"]', "1e400", "true"])
+def test_a_json_cell_that_is_no_declared_text_refuses_the_file_or_drops_its_row(api: Api, cell: str) -> None:
+    right = "".join(f'{{"age": {n}, "code": "A00", "name": "al", "y": {n % 2}}}\n' for n in range(60))
+    content = right + f'{{"age": 5, "code": {cell}, "name": "al", "y": 1}}\n'
+    refused = api.upload(spec(features=FEATURES, format="jsonl"), content)
+    assert refused.status_code == 422 and refused.json()["errors"][0]["pointer"] == "/features/texts/0", refused.text
+    dropped = api.upload(spec(features=FEATURES, format="jsonl", wrong_rows="drop"), content)
+    assert dropped.status_code == 201 and any("1 rows" in each for each in dropped.json()["warnings"]), dropped.text
+
+
 @pytest.mark.parametrize(
     "texts",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import scrimp
+from core.contracts.table import PRINTABLE
 from scrimp.cli import app
 from tests.dashboard.conftest import token_of
 from tests.e2e.conftest import Service, until
@@ -171,6 +173,44 @@ def test_values_that_nobody_declared_are_told_filtered_by_and_paid_as_a_histogra
         shown = browser.get(f"/dashboard/jobs/{job['id']}").text
         assert browser.get(f"/dashboard/datasets/{dataset.id}").status_code == 200
     assert "Categories of code" in shown and "E11.9" in shown and "Z7" not in shown
+
+
+HOSTILE = ("<img src=x onerror=alert(1)>", '=HYPERLINK("http://x")', "[red]'; DROP--", "\uff1dcmd|' /C calc'!A0")
+
+
+def test_hostile_texts_are_shown_as_they_are_and_rows_are_drawn_beside_them(
+    visits: tuple[Service, Any], tmp_path: Path
+) -> None:
+    """Frequent values that look like markup or formulas; and a job that reads the other columns of such a table."""
+    service, _ = visits
+    with (path := tmp_path / "typed.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["age", "said", "ill"])
+        table.writerows([number % 90, HOSTILE[number % 4], number % 2] for number in range(1_000))
+    said = {"name": "said", "longest": 40, "characters": PRINTABLE + "\uff1d"}
+    features = {"kind": "table", "columns": TABLE["features"]["columns"][:1], "texts": [said]}
+    private = {"sensitivity": "private", "records": 1_000, "cap": {"epsilon": 30.0, "delta": 1e-6}, "filter": "gdp"}
+    with service.client() as client:
+        dataset = client.create_dataset({**TABLE, "name": "typed", "features": features, "privacy": private}, path)
+        job = client.wait_for(client.submit(client.query("typed").categories("said").spec(8.0)), 120.0)
+        with client.download(job.id, "answers.csv", tmp_path / "answers.csv").open(
+            newline="", encoding="utf-8"
+        ) as file:
+            cells = [row["cell"] for row in csv.DictReader(file)]
+        assert sorted(cells) == sorted(each if each[0] in "<[" else f"'{each}" for each in HOSTILE)
+        rows = {"kind": "synthetic", "dataset": dataset.id, "rows": 100, "privacy": {"target_epsilon": 2.0}}
+        drawn = client.wait_for(client.submit(rows), 240.0)
+        assert drawn.status == "succeeded"
+        head = client.download(drawn.id, "rows.csv", tmp_path / "rows.csv").read_text().splitlines()[0]
+        assert head == '"age","ill"'
+    with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", follow_redirects=True, timeout=60.0) as browser:
+        page = browser.get("/dashboard/login")
+        browser.post("/dashboard/login", data={"key": _key(service), "csrf": token_of(page)})
+        shown = browser.get(f"/dashboard/jobs/{job.id}").text
+    assert "<img src=x" not in shown and shown.count("&lt;img src=x onerror=alert(1)&gt;") >= 1
+    answers = json.loads(_cli(service, "query", "typed", "categories:said", "--epsilon", "8", "--json"))
+    assert {each["cell"][0] for each in answers} == set(HOSTILE)
+    assert "[red]'; DROP--" in _cli(service, "query", "typed", "categories:said", "--epsilon", "8")
 
 
 def _cli(service: Service, *arguments: str) -> str:

@@ -96,6 +96,7 @@ SPECIAL: dict[str, Case] = {
     "permute.default": Case(X | {"dims": (2, 0, 3, 1)}),
     "transpose.int": Case(X | {"dim0": 0, "dim1": 2}),
     "t.default": Case(X, (5,)),
+    "native_dropout.default": Case({"input": "x", "p": 0.5, "train": False}),
     "expand.default": Case(X | {"size": (3, B, 2, 4, 4)}),
     "repeat.default": Case(X | {"repeats": (3, 1, 2, 1, 1)}),
     "cat.default": Case({"tensors": ("x", "x"), "dim": 1}),

@@ -40,7 +40,7 @@ def test_records_second_and_folded(exported: Exported) -> None:
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        (nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)), "would not replay"),
+        (nn.Sequential(nn.Linear(6, 4), nn.AlphaDropout(0.5)), "would not replay"),
         (nn.Sequential(nn.Unflatten(1, (2, 3)), nn.GRU(3, 4, batch_first=True)), "more than one tensor"),
     ],
     ids=["dropout", "recurrent"],

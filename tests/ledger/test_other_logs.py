@@ -1,13 +1,16 @@
 """What others published and what others read: foreign notes, the reference's proofs, DSSE by its own library.
 
-The notes are of the Go checksum database (sum.golang.org), recorded between 2021 and 2026 from /latest and /lookup.
+The notes are of the Go checksum database (sum.golang.org), recorded between 2021 and 2026 from /latest and /lookup; the
+entries in rekor.json are of Sigstore's Rekor, as a package on PyPI brings them.
 """
 
 from __future__ import annotations
 
 import base64
 import copy
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +57,7 @@ NOTES = (
         "Az3grnbssgK7ubgFX36gVETtNv0U23qxyAhAMai2QUfeGa3nB/akvkMdlUErfcZz7l/R3cVtYspg3dxXABkGZZKdsQ8=",
     ),
 )
+REKOR = json.loads((Path(__file__).parent / "rekor.json").read_text())["entries"]
 # Of the tests of Certificate Transparency's reference implementation, over the eight leaves: (leaf from 1, size, path).
 L1, L2 = ROOTS[0], "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7"
 L34 = "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e"
@@ -100,6 +104,20 @@ def test_inclusion_proofs_are_the_published_ones(entry: int, size: int, path: li
     assert [each.hex() for each in found] == path
     assert includes(entry - 1, size, leaves[entry - 1], [bytes.fromhex(each) for each in path], root_of(leaves[:size]))
     assert root_of(leaves[:size]).hex() == ROOTS[size - 1]
+
+
+@pytest.mark.parametrize("entry", REKOR, ids=[each["of"].split("-")[0] for each in REKOR])
+def test_a_public_logs_own_entries_are_found_in_its_trees(entry: dict[str, Any]) -> None:
+    """Trees of up to 798 million entries, as its notes name them. Its ECDSA signatures are not checked here."""
+    note, leaf_hash = Note.parse(entry["checkpoint"]), bytes.fromhex(entry["leaf"])
+    path, index = [bytes.fromhex(each) for each in entry["path"]], entry["index"]
+    assert note.origin.startswith("rekor.sigstore.dev - ") and includes(index, note.size, leaf_hash, path, note.root)
+    for wrong in (index - 1, index + 1, note.size, -1):
+        assert not includes(wrong, note.size, leaf_hash, path, note.root)
+    assert not includes(index, note.size, hashlib.sha256(leaf_hash).digest(), path, note.root)
+    for place in range(len(path)):
+        assert not includes(index, note.size, leaf_hash, [*path[:place], *path[place + 1 :]], note.root)
+        assert not includes(index, note.size, leaf_hash, [*path[:place], note.root, *path[place + 1 :]], note.root)
 
 
 @pytest.mark.parametrize(("old", "size", "path"), CONSISTENCY)

@@ -52,8 +52,8 @@ def release(log: AttemptLog, job: Job, number: int) -> None:
 
 @pytest.mark.parametrize("released", [0, 1])
 def test_a_selection_that_began_is_charged_whole(db: Database, submit: Submit, released: int) -> None:
-    """Its hold-out too, however many of its scores left: which run is the best follows from all of them, and the best
-    of K is dearer than in proportion."""
+    """Its hold-out too, however many of its scores left: which run is the best follows from all of them, and a
+    part of the scores costs more than its part of the price."""
     job_id, log = begun(db, submit)
     _, train, _, holdout = balances(db, job_id)
     log.record_digest(10, "00")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import mmap
+import os
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -171,12 +173,31 @@ def test_faults_meet_tests_in_forks_of_one_process(package: Path, monkeypatch: p
     assert "mutated_here" not in sys.modules
 
 
-def test_what_pytest_rewrites_is_not_loaded_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest told so by a warning, which is an error here: no fault of an import was run."""
-    for name in ("_hypothesis_globals", "colorsys"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    runs.preload(["_hypothesis_globals", "colorsys"])
-    assert "colorsys" in sys.modules and "_hypothesis_globals" not in sys.modules
+WHILE_IMPORTED = """
+import sys
+from pathlib import Path
+from tests.mutation import runs
+from tests.mutation.mutants import of_module
+from tests.mutation.tests_of import Test
+
+package = Path(sys.argv[1])
+mutants = of_module("mutated_here.py", (package / "mutated_here.py").read_text())
+mutant = next(each for each in mutants if each.name.endswith("3 → 4"))
+runs.preload(["anyio", "xdist", "hypothesis"])
+assert {"anyio", "xdist", "hypothesis"} <= set(sys.modules)
+home = runs.Home(package, package, package / "template.db")
+print(runs.while_imported(home, mutant, [Test("test_here.py::test_held", 0.0, frozenset())]))
+"""
+
+
+def test_packages_with_a_plugin_may_be_loaded_before_a_fault_of_an_import(package: Path) -> None:
+    """pytest warns that it cannot rewrite them; where warnings are errors, as here, no such fault was run."""
+    (package / "test_here.py").write_text(TESTS)
+    (package / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    line = [sys.executable, "-c", WHILE_IMPORTED, str(package)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(nightly.ROOT), str(package)))}
+    done = subprocess.run(line, cwd=package, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["survived"], done.stdout + done.stderr
 
 
 def test_a_test_is_chosen_by_the_lines_that_it_runs() -> None:

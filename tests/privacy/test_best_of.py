@@ -165,7 +165,7 @@ def test_what_fits_is_found_and_one_per_mille_more_does_not() -> None:
 
 @pytest.mark.parametrize("noise_mu", [0.1, 0.4])
 def test_what_fits_is_a_target_that_is_admitted(noise_mu: float) -> None:
-    """The hold-out's own selection is dear: what `train` can pay was named, below the hold-out's price."""
+    """The hold-out's own selection costs more: what `train` can pay was named, though no price is below that."""
     plain = request(LAWS[0], account="holdout")
     asked = plain.model_copy(update={"releases": (plain.releases[0].model_copy(update={"noise_mu": noise_mu}),)})
     remaining = Units(train=300_000_000, holdout=10**12)

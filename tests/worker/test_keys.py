@@ -46,6 +46,7 @@ PLACES: dict[str, set[str]] = {
     "worker/models/views.py Views._kept": {"views", "public views"},
     "worker/models/views.py Views._random": {"views", "public views"},  # public: of canaries, and in the self-test
     "worker/statistics/base.py Noise.add": {"release"},
+    "worker/statistics/frequent_values.py frequent_values": {"release"},
     "worker/training/plan.py Plan.count_release": {"noise"},
     "worker/training/plan.py Plan.gradient_release": {"noise"},
     "worker/training/plan.py Plan.order": {"order"},
@@ -54,8 +55,12 @@ PLACES: dict[str, set[str]] = {
     "worker/training/side.py PublicSide._drawn": {"public sampler"},
 }
 # Models from folders and their tokens' views run in tests/hf, passes on a GPU in test_gpu.py, public records in
-# test_public_side.py.
-ELSEWHERE = {place for place in PLACES if any(word in place for word in ("hf/", "_kept", "rehearsal", "side.py"))}
+# test_public_side.py, queries of categories in tests/statistics/test_categories.py.
+ELSEWHERE = {
+    place
+    for place in PLACES
+    if any(word in place for word in ("hf/", "_kept", "rehearsal", "side.py", "frequent_values"))
+}
 DRAWING = {"KeyedStream", "GaussianGenerator", "KeyedInit", "KeyedDropout", "RandomOrder", "PoissonSampler"}
 DRAWING |= {"CyclicSampler", "GaussianRelease", "CorrelatedRelease", "CountRelease"}
 OTHER_SOURCES = {"default_rng", "manual_seed", "urandom", "token_bytes", "token_hex", "randbits", "getrandbits"}

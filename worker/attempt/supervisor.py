@@ -320,8 +320,8 @@ class Supervised:
     def _gone_with_others(self) -> None:
         """Settles an attempt that ended without a word: because of a rank elsewhere, or by itself."""
         found_others_gone = self.ended_by == f"{EXITED}{PEER_GONE}"
-        others = self.machine.elsewhere if found_others_gone else None
-        match "crashed" if others is None else others.why():
+        elsewhere = self.machine.elsewhere if found_others_gone else None
+        match "crashed" if elsewhere is None else elsewhere.why():
             case "crashed" | "lapsed" | "lost" as outcome:
                 self.log.gone(outcome)
             case code:

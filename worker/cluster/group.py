@@ -247,8 +247,10 @@ class Group:
         ray.wait(self._runs, num_returns=len(self._runs), timeout=WHY_S)
         ends = [self._ended(each) for each in self._runs]
         codes = (failure_of(each) for each in ends if isinstance(each, int))
-        known: Iterable[FailureCode | Gone] = chain(filter(None, codes), (each for each in WORST_FIRST if each in ends))
-        return next(iter(known), "lapsed")
+        reasons: Iterable[FailureCode | Gone] = chain(
+            filter(None, codes), (each for each in WORST_FIRST if each in ends)
+        )
+        return next(iter(reasons), "lapsed")
 
     def close(self) -> None:
         """Ends all ranks of this attempt that are left."""

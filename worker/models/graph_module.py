@@ -21,7 +21,8 @@ from torch.func import vmap
 
 from core.errors import PrivacyError
 from core.parts.graph_program import FLOATING, Extreme, Node, OfKind, Program, Records, Ref, Stored, names_in
-from core.parts.graph_rules import Place, places_of
+from core.parts.graph_rules import Place, masked, places_of
+from worker.models.dropout import Dropout, Masks
 from worker.models.positions import PerRecord
 
 KINDS: Mapping[str, torch.dtype] = {
@@ -60,10 +61,16 @@ class GraphModule(nn.Module):
         constants: the tensors that are not trained, by the file's names.
         dtype: of floating numbers.
         device: of parameters and constants.
+        masks: of dropout in training; None: it draws none, as in evaluation.
     """
 
     def __init__(
-        self, program: Program, constants: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device | str
+        self,
+        program: Program,
+        constants: Mapping[str, Tensor],
+        dtype: torch.dtype,
+        device: torch.device | str,
+        masks: Masks | None = None,
     ) -> None:
         super().__init__()
         self._program, self._places = program, places_of(program)
@@ -78,7 +85,7 @@ class GraphModule(nn.Module):
                 self._held[name] = f"constant_{len(self._held)}"
                 value = value.to(device, dtype if value.is_floating_point() else value.dtype)
                 self.register_buffer(self._held[name], value)
-        self._layers: dict[tuple[Any, ...], nn.Module] = {}
+        self._masks, self._layers = masks, dict[tuple[Any, ...], nn.Module]()
         self._own: dict[str, nn.Module] = {}
         self._steps = list(self._divided())
         self.parts = nn.ModuleList([*self._layers.values(), *self._own.values()])
@@ -99,8 +106,7 @@ class GraphModule(nn.Module):
             values[name] = module(x)
         for step in self._steps:
             if isinstance(step, _Layer):
-                (name,) = step.node.results
-                values[name] = self._called(step, values[step.input])
+                values[step.node.results[0]] = self._called(step, values[step.input])
                 continue
             mapped = vmap(self._run_of(step), in_dims=0)(*(values[name] for name in step.inputs))
             values.update(zip(step.outputs, mapped, strict=True))
@@ -163,6 +169,8 @@ class GraphModule(nn.Module):
                 ]
             case "_native_batch_norm_legit_no_training.default":
                 return _frozen_norm(arguments), None, None
+            case "native_dropout.default":  # outside of training
+                return arguments["input"], None
             case "_weight_norm_interface.default":
                 return _weight_norm(arguments), None
             case "scaled_dot_product_attention.default":
@@ -240,6 +248,10 @@ class GraphModule(nn.Module):
     def _layer(self, node: Node) -> _Layer | None:
         """The layer that a node calls: all of its tensors but the records are trained parameters."""
         arguments = node.arguments
+        if masked(node):
+            number = len(self._layers)
+            self._layers[node.results] = nn.Identity() if self._masks is None else Dropout(self._masks, number)
+            return _Layer(node, arguments["input"].value, self._layers[node.results])  # type: ignore[union-attr]
         weight, bias = arguments.get("weight"), arguments.get("bias")
         source = arguments.get("indices" if node.operation == "embedding.default" else "input")
         tensors = {name: each for name, each in (("weight", weight), ("bias", bias)) if each is not None}

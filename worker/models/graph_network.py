@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -13,7 +14,9 @@ from core.contracts.graph import GraphModel
 from core.parts import graph_file
 from core.parts.graph_file import GraphFile
 from core.parts.graph_program import Program, UnfitGraphError
+from core.parts.graph_rules import masked
 from worker.models.base import Parameters
+from worker.models.dropout import Masks
 from worker.models.graph_module import KINDS, GraphModule
 from worker.models.hf.hf_loading import ModelMissingError
 from worker.models.networks import Network
@@ -32,13 +35,19 @@ class GraphNetwork(Network):
     program: Program = field(kw_only=True)
     tensors: Mapping[str, Tensor] = field(kw_only=True)
 
+    @cached_property
+    def masks(self) -> Masks | None:  # type: ignore[override]
+        """See Network.masks; the rate is the file's."""
+        rates = [float(each.arguments["p"]) for each in self.program.nodes if masked(each)]  # type: ignore[arg-type]
+        return Masks(rates[0]) if rates else None
+
     def module(self) -> nn.Module:
         """Its input is (n, d), a record's numbers in the order of the graph's shape."""
-        return GraphModule(self.program, self.constants, self.dtype, self.device)
+        return GraphModule(self.program, self.constants, self.dtype, self.device, self.masks)
 
     def shapes_alone(self) -> nn.Module:
-        """The module on torch's meta device: its tensors have shapes and no numbers."""
-        return replace(self, device=torch.device("meta")).module()
+        """The module on torch's meta device: its tensors have shapes and no numbers; dropout draws no masks."""
+        return GraphModule(self.program, self.constants, self.dtype, "meta")
 
     def init(self, key: bytes | None = None) -> Parameters:
         """The file's weights."""

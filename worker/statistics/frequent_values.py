@@ -40,15 +40,15 @@ def frequent_values(
     Args:
         codes: (slots, cells), as stored; zeros where there is no record, or no value. Private.
         std: s; 0 on public data without privacy.
-        key: 32 bytes of purpose "release".
+        key: 32 bytes of purpose "release"; None on public data without privacy.
         index: the query's place among those of its job.
         rehearsal: all values are told.
     """
     rows, exact, has_value = counted(codes)
-    if std == 0.0:
-        return told(rows[has_value], exact[has_value])
-    if key is None:
-        raise PrivacyError("noise needs a key")
+    if key is None and std == 0.0:
+        return told(*_largest(rows, exact, has_value))
+    if key is None or std <= 0.0:
+        raise PrivacyError("noise needs a key and a std")
     g = grid(std)
     threshold = math.ceil(plan.threshold(std) / g) * g
     generator = GaussianGenerator(key)
@@ -68,9 +68,9 @@ def frequent_values(
         is_it = has_value & (rows == np.array(stored, dtype=rows.dtype)).all(axis=1)
         further.append((*stored, exceedance.rounded_sum(int(exact[is_it].sum()))))
         has_value &= ~is_it
-    passes = has_value & ((noisy >= threshold) | rehearsal)
+    values, counts = _largest(rows, noisy, has_value & ((noisy >= threshold) | rehearsal))
     false = np.array(further).reshape(len(further), column.cells + 1)
-    return told(np.vstack([rows[passes], false[:, :-1]]), np.append(noisy[passes], false[:, -1]))
+    return told(np.vstack([values, false[:, :-1]]), np.append(counts, false[:, -1]))
 
 
 def counted(codes: Integers) -> tuple[Integers, Floats, NDArray[np.bool_]]:
@@ -83,6 +83,14 @@ def counted(codes: Integers) -> tuple[Integers, Floats, NDArray[np.bool_]]:
     counts = np.bincount(group, minlength=len(rows))[group]
     has_value = first & (rows[:, 0] > 0)
     return rows, np.where(has_value, counts, 0).astype(np.float64), has_value
+
+
+def _largest(rows: Integers, counts: Floats, passes: NDArray[np.bool_]) -> tuple[Integers, Floats]:
+    """The rows that pass, with the largest counts, of equal ones the first: as many as may be told. Only these are
+    copied: how many pass sizes nothing."""
+    order = np.argsort(np.where(passes, -counts, math.inf), kind="stable")[:MOST_VALUES]
+    order = order[passes[order]]
+    return rows[order], counts[order]
 
 
 def told(values: Integers | Floats, counts: Floats) -> Tensor:

@@ -146,7 +146,8 @@ def release(
         if mechanism is not None and key is None:
             raise PrivacyError("noise needs a key")
         if isinstance(plan, CategoriesPlan):
-            noisy.append(frequent_values(plan, private, std, key, number, rehearsal=rehearsal))
+            own_key = None if mechanism is None else key
+            noisy.append(frequent_values(plan, private, std, own_key, number, rehearsal=rehearsal))
             continue
         exact = torch.from_numpy(private.astype(np.float64))
         if key is not None and mechanism is not None:

@@ -264,9 +264,9 @@ def may_run(devices: Collection[str], room: Room, gpus: int, *, spare: bool = Fa
     return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", on_processors)))
 
 
-def size_that_waits(db: Database, room: Room, most: int) -> int | None:
-    """How many ranks the oldest job asks for that waits for more room than there is, and for no more than `most`."""
-    sizes = [str(ranks) for ranks in range(room.ranks + 1, most + 1)]
+def size_that_waits(db: Database, room: Room, limit: int) -> int | None:
+    """How many ranks the oldest job asks for that waits for more room than there is, and for no more than `limit`."""
+    sizes = [str(ranks) for ranks in range(room.ranks + 1, limit + 1)]
     if not sizes:
         return None
     waits = (Job.status == "queued", Job.study.is_(None), Job.device.is_(None), DEVICE != "cuda", IS_DUE)
