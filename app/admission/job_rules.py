@@ -416,8 +416,8 @@ def _check_selection(spec: JobSpec, facts: DatasetFacts) -> None:
     try:
         type(spec.optimizer).model_validate(spec.optimizer.model_dump() | {"learning_rate": rate})
     except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InvalidRequest.at("/hpo/space", f"at its upper end, where η is {rate:.3g}: {why}") from None
+        detail = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InvalidRequest.at("/hpo/space", f"at its upper end, where η is {rate:.3g}: {detail}") from None
 
 
 def _check_ranking(evaluation: Evaluation, facts: DatasetFacts) -> None:
