@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -19,6 +20,7 @@ from tests.worker.support import Supervisor, dense, run_child, run_thread, spec,
 from worker.attempt import device_survey, part_loading, prepare
 from worker.attempt.child import visible_to
 from worker.attempt.device_survey import DevicesError, chosen, divided, driver_version, found, processor, visible
+from worker.attempt.failure_codes import DataTooLargeError, TooLargeError
 from worker.attempt.fork_server import ForkServer
 from worker.data.ranks import ALONE
 from worker.messages import BlockStart, Failed, Finished, Ready
@@ -288,14 +290,37 @@ def test_a_gpus_memory_has_no_public_code(monkeypatch: pytest.MonkeyPatch) -> No
         prepare.agreed_plan(message, torch.device("meta"), ALONE)
 
 
-@pytest.mark.parametrize(("declared", "code"), [(80_000, "data-too-large"), (80, None)])
-def test_more_declared_records_than_an_attempt_holds_have_a_public_code(
-    tmp_path: Path, declared: int, code: str | None
+@pytest.mark.parametrize("policy", ["0", "2"])
+def test_memory_that_other_processes_have_has_no_public_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    """The kernel refuses the memory, before the part is opened: it is not even there."""
+    """A machine that promises no more than it has refuses it as others ask for more, whose records are private."""
+    (tmp_path / "policy").write_text(f"{policy}\n")
+    monkeypatch.setattr(prepare, "OVERCOMMIT", tmp_path / "policy")
+    is_strict = policy == "2"
+    with nullcontext() if is_strict else pytest.raises(DataTooLargeError):
+        prepare._require_room(2**60)
+
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(prepare, "fitting_plan", full)
+    message = Supervisor(start_of(spec(model=MLP), SHAPE)).message()
+    with pytest.raises(MemoryError if is_strict else TooLargeError):
+        prepare.agreed_plan(message, torch.device("cpu"), ALONE)
+
+
+@pytest.mark.parametrize(
+    ("declared", "slots", "code"), [(150_000, 158_000, "data-too-large"), (80, 148, None), (80, 158_000, None)]
+)
+def test_more_declared_records_than_an_attempt_holds_have_a_public_code(
+    tmp_path: Path, declared: int, slots: int, code: str | None
+) -> None:
+    """The kernel refuses the memory, before the part is opened: it is not even there. Empty slots take none."""
     x, y = dense(80, 784, 3)
     parts = {"train": stored_part(tmp_path / "train.npz", x, y)}
-    shape = SHAPE | {"records_train": declared, "records_holdout": 0, "features": 784}
+    shape: dict[str, Any] = SHAPE | {"records_train": declared, "records_holdout": 0, "features": 784}
+    shape |= {"slots": {"train": {"units": slots, "rows": slots}}}
     job = spec(model=MLP, evaluation=None, sampling={"kind": "poisson", "expected_batch_size": 8})
     if code is not None:
         Path(parts["train"]["path"]).unlink()

@@ -6,6 +6,7 @@ import gc
 import hashlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from worker.training import self_test
 from worker.training.plan import Plan, build_plan
 from worker.training.rehearsal import rehearse
 
+OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 PROCESSOR = device_survey.processor().name  # read before the process enters the sandbox
 
 
@@ -42,13 +44,14 @@ def agreed_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan,
     Raises:
         NumericsError: a rank found something else, before anything private ran.
         TooLargeError: a processor's memory does not suffice. What is computed is public, and so is the process's limit;
-            a GPU's memory may be short for what else runs there.
+            a GPU's memory may be short for what else runs there, and so may a machine's that promises no more than it
+            has.
         DataTooLargeError: it does not suffice for as many records as are declared.
     """
     try:
         fitting = fitting_plan(start, device, ranks)
     except (MemoryError, RuntimeError) as error:
-        if device.type == "cpu" and failure_code(error) == "out-of-memory":
+        if device.type == "cpu" and failure_code(error) == "out-of-memory" and _limit_decides():
             raise TooLargeError from None
         raise
     plan, tested, fitted = fitting
@@ -62,7 +65,7 @@ def agreed_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan,
 
 def _require_room(loaded_bytes: int) -> None:
     """Asks for the memory that as many records take as are declared, and gives it back untouched. Where a cgroup counts
-    pages it is granted, and the kernel ends the process later.
+    pages it is granted, and the kernel ends the process later. Where other processes decide, no answer counts.
 
     Raises:
         DataTooLargeError: the process's limit does not allow it.
@@ -70,7 +73,17 @@ def _require_room(loaded_bytes: int) -> None:
     try:
         np.empty(loaded_bytes, dtype=np.uint8)
     except MemoryError:
-        raise DataTooLargeError from None
+        if _limit_decides():
+            raise DataTooLargeError from None
+
+
+def _limit_decides() -> bool:
+    """False where the kernel counts what all processes were promised (vm.overcommit_memory = 2): then memory that is
+    refused tells of others, whose sizes may be private."""
+    try:
+        return OVERCOMMIT.read_text().strip() != "2"
+    except OSError:
+        return False
 
 
 def fitting_plan(start: Start, device: torch.device, ranks: Ranks) -> tuple[Plan, SelfTest, int | None]:

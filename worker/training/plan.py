@@ -215,9 +215,10 @@ class Plan:
 
     @property
     def loaded_bytes(self) -> int:
-        """What the declared records take in memory; 0 where they stay on disk, or their size is not public."""
+        """What the declared records take in memory; 0 where they stay on disk, or their size is not public. Slots take
+        none where they are empty."""
         varies = self.sparse or self._record_bytes != record_bytes(self.model.features, sparse=False, rating=False)
-        return 0 if varies or not self.in_memory else self._most_records * self._record_bytes
+        return 0 if varies or not self.in_memory else self.shape.records_train * self._record_bytes
 
     def exceeds(self, cache_bytes: int) -> bool:
         """True if the data set's parts may be larger than a cache, by the same public sizes as `in_memory`."""
