@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -75,7 +75,7 @@ class TokenKey:
     """A key in a token; signs as the private keys of `cryptography` do."""
 
     address: Address
-    pin: str
+    pin: str = field(repr=False)
     watched: bool = True
 
     def sign(self, data: bytes) -> bytes:

@@ -16,6 +16,7 @@ MEMORY, CPU_S = 4 << 30, 60
 TIME_S = 4.0 * CPU_S  # wall clock: a busy machine ends a look by it, which says nothing of the file
 AT_ONCE = 2  # files that one API process looks at; each may take MEMORY
 KEPT = 1024  # verdicts
+MOST_WORDS = 600  # characters of a refusal, which may repeat names of the file's
 NOT_UPLOADED = "your key has uploaded no graph with this SHA-256, or it was deleted: `scrimp graphs upload` sends it"
 
 Verdict = GraphFacts | str
@@ -96,7 +97,7 @@ def _looked_at(file: Path) -> Verdict:
         )
     except WorkLimitError:
         return f"reading the graph takes more than {CPU_S} s of a processor, or too much memory"
-    return str(answer["refused"]) if "refused" in answer else GraphFacts.model_validate(answer)
+    return str(answer["refused"])[:MOST_WORDS] if "refused" in answer else GraphFacts.model_validate(answer)
 
 
 def _inside(models_root: Path, path: str) -> Path:

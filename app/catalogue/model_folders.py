@@ -7,16 +7,17 @@ from pathlib import Path
 
 from app.catalogue import graph_files
 from app.sandbox.confinement import Policy
-from app.sandbox.limited import run_limited
+from app.sandbox.limited import WorkLimitError, run_limited
 from core.contracts.graph import GraphFacts, GraphModel
 from core.contracts.hf import HfModel, adapted, size
 from core.contracts.job_spec import Model
-from core.errors import InvalidRequest, LimitError
+from core.errors import InvalidRequest
 from core.parts import model_folder
 from core.parts.model_folder import CONFIG, TEMPLATE, TOKENIZER_CONFIG, ModelFolder, UnfitModelError
 
 LISTED = 20
-TEMPLATE_MEMORY, TEMPLATE_TIME_S = 1 << 30, 10.0
+TEMPLATE_MEMORY, TEMPLATE_CPU_S = 1 << 30, 10
+TEMPLATE_TIME_S = 4.0 * TEMPLATE_CPU_S  # wall clock: a busy machine ends a look by it, which says nothing of the folder
 
 
 def resolved(
@@ -36,6 +37,7 @@ def resolved(
 
     Raises:
         InvalidRequest: the model is missing, cannot be tuned as requested, or differs from the pinned one.
+        LimitError: the machine is too busy to look at it.
     """
     if isinstance(model, GraphModel):
         pinned = graph_files.pinned(models_root, model.path, model.facts, uploaded)
@@ -90,17 +92,22 @@ def _check_chat(folder: ModelFolder, *, prompts: bool) -> None:
 
 @lru_cache(maxsize=256)
 def _chat_refusal(_sha256: str, template: str, config: str) -> str:
-    """Why the folder's chat template cannot be used; "" if it can. It runs in a process of its own, under limits."""
+    """Why the folder's chat template cannot be used; "" if it can. It runs in a process of its own, under limits.
+
+    Raises:
+        LimitError: the machine was too busy to end the look. It is not kept.
+    """
     try:
         answer = run_limited(
             "core.parts.chat:tried",
             {"template": template, "config": config},
             memory_bytes=TEMPLATE_MEMORY,
             time_s=TEMPLATE_TIME_S,
+            cpu_s=TEMPLATE_CPU_S,
             files=Policy(tuple(Path(name) for name in (template, config) if name)),
         )
-    except LimitError:
-        return f"the model's chat template takes more than {TEMPLATE_TIME_S:g} s, or too much memory"
+    except WorkLimitError:
+        return f"the model's chat template takes more than {TEMPLATE_CPU_S} s of a processor, or too much memory"
     return str(answer["refused"])
 
 

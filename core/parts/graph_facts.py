@@ -27,6 +27,8 @@ def looked_at(request: Mapping[str, Any]) -> dict[str, Any]:
         return facts_of(graph_file.read(Path(request["path"])))
     except UnfitGraphError as error:
         return {"refused": str(error)}
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:  # no exporter's arguments
+        return {"refused": f"its operations are not what torch.export writes ({type(error).__name__})"}
 
 
 def facts_of(file: GraphFile) -> dict[str, Any]:

@@ -488,7 +488,7 @@ def _attention(call: Call) -> Place | None:
 def _dropout(call: Call) -> Place | None:
     """Masks for each record, by the keys of the service (`masked`). All layers of a graph have one rate."""
     place, unseen = call.place("input"), call.node.results[1:]
-    if any(name in unseen for each in call.program.nodes for name in names_in(each)):
+    if call.program.output in unseen or any(name in unseen for each in call.program.nodes for name in names_in(each)):
         raise call.unfit("its masks themselves are not known here, only what they leave")
     if not masked(call.node):
         return place

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from scrimp.errors import ScrimpError
-from scrimp.token_key import EXAMPLE, Address, TokenKey
+from scrimp.token_key import EXAMPLE, Address, TokenError, TokenKey
 
 app = typer.Typer(no_args_is_help=True)
 Key = Annotated[str, typer.Argument(metavar="KEY", help=f"Its address: {EXAMPLE}. Without pin-source you are asked.")]
@@ -30,8 +30,15 @@ def new(key: Key) -> None:
 def show(key: Key) -> None:
     """Print the public key of a key in a token, and make it sign once."""
     with in_words():
+        from cryptography.exceptions import InvalidSignature
+
         token_key = key_of(key)
-        token_key.public_key().verify(token_key.sign(b""), b"")
+        try:
+            token_key.public_key().verify(token_key.sign(b""), b"")
+        except InvalidSignature:
+            raise TokenError(
+                f"the private key {token_key.address.label!r} of the token did not sign with its public key"
+            ) from None
         typer.echo(base64.b64encode(token_key.public_raw()).decode())
 
 

@@ -14,7 +14,7 @@ from core.contracts.job_spec import Clipping
 from core.errors import PrivacyError
 from core.parts import graph_facts, graph_file
 from core.parts.graph_file import GraphFile
-from core.parts.graph_program import UnfitGraphError
+from core.parts.graph_program import Program, UnfitGraphError
 from core.parts.graph_rules import places_of
 from scrimp.graph_export import export_graph
 from tests.worker.support import dense, key, plan_of, records, spec, start_of
@@ -126,6 +126,15 @@ def test_other_masks_are_refused_by_name(module: nn.Module, why: str, tmp_path: 
     path = export_graph(module.train(), torch.randn(3, 6), tmp_path / "other.pt2")
     with pytest.raises(UnfitGraphError, match=why):
         places_of(graph_file.read(path).program)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_masks_themselves_are_no_output(file: GraphFile, train: bool) -> None:
+    document = file.program.model_dump(mode="json")
+    (dropped, *_) = (each for each in document["nodes"] if each["operation"] == "native_dropout.default")
+    document["output"], dropped["arguments"]["train"] = dropped["results"][1], train
+    with pytest.raises(UnfitGraphError, match="masks themselves are not known"):
+        places_of(Program.model_validate(document))
 
 
 def test_masks_are_of_records_alone(tmp_path: Path) -> None:

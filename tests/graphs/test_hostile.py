@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import nn
 
+from app.catalogue import graph_files
 from core.parts import graph_file
-from core.parts.graph_facts import facts_of
+from core.parts.graph_facts import facts_of, looked_at
 from core.parts.graph_program import UnfitGraphError
 from scrimp.graph_export import export_graph
 from tests.worker.support import ROOT
@@ -135,6 +136,51 @@ def test_every_hostile_file_is_refused_and_nothing_in_it_opened(good: Path, tmp_
     assert not mark.exists()
     for name, found, (_, why) in zip(tried, said, tried.values(), strict=True):
         assert any(each in found for each in why.split("|")), (name, found)
+
+
+def arguments_of(document: Any, operation: str) -> Any:
+    nodes = document["graph_module"]["graph"]["nodes"]
+    return next(each for each in nodes if operation in each["target"])["inputs"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: arguments_of(d, "native_dropout").pop(1),
+        lambda d: arguments_of(d, "relu").clear(),
+        lambda d: arguments_of(d, "softmax").pop(0),
+        lambda d: arguments_of(d, "softmax")[1].update(arg={"as_string": "x"}),
+        lambda d: arguments_of(d, "embedding").pop(1),
+        lambda d: arguments_of(d, "embedding")[1].update(arg={"as_none": True}),
+    ],
+    ids=["no rate", "nothing", "no input", "a text for a dimension", "no indices", "none for indices"],
+)
+def test_operations_without_their_arguments_are_refused(change: Callable[[Any], None], tmp_path: Path) -> None:
+    """Each is the file's fault, which the caller is told of and no second look is taken at; not the service's."""
+    good = members(export_graph(Whole().train(), torch.ones(3, 6), tmp_path / "whole.pt2"))
+    path = written(tmp_path / "lacks.pt2", changed(good, MODEL, change))
+    assert isinstance(graph_files.verdict_of(path, path.name, "test"), str)
+    assert looked_at({"path": str(path)}).keys() == {"refused"}
+
+
+def test_a_refusal_repeats_little_of_the_file(good: Path, tmp_path: Path) -> None:
+    """A thousand are kept."""
+    long = changed(members(good), MODEL, lambda d: node(d).update(outputs=[{"x" * 2**20: 1}]))
+    path = written(tmp_path / "long.pt2", long)
+    verdict = graph_files.verdict_of(path, path.name, "test")
+    assert isinstance(verdict, str) and "gives xxx" in verdict and len(verdict) <= 1000
+
+
+class Whole(nn.Module):
+    """Operations of several rules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.drop, self.head = nn.Embedding(5, 4), nn.Dropout(0.4), nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(torch.relu(self.drop(self.table(x.long()).flatten(1))).softmax(1))
+        return scores
 
 
 def test_what_torch_itself_writes_is_refused_for_its_pickle(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from scrimp.onnx_nodes import Nodes
 from tests.graphs.architectures import ACCEPTED
 from tests.graphs.conftest import Exported
 from tests.graphs.operations import OPERATIONS, built
+from tests.worker.support import ROOT
 from worker.models.graph_network import GraphNetwork, tensors_of
 from worker.models.model_files import save_model
 
@@ -52,6 +53,8 @@ def session_of(nodes: Nodes, output: str, kind: Any, width: int) -> Any:
 def test_operations_without_a_form_are_known() -> None:
     assert RULES.keys() - FORMS.keys() == REFUSED | CONSTANTS_ALONE
     assert FORMS.keys() <= RULES.keys()
+    said = f"{len(FORMS)} of the {len(RULES)} operations have a form"
+    assert said in (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name not in REFUSED | OF_BITS])

@@ -14,8 +14,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from app.catalogue import model_folders
+from app.sandbox.limited import WorkLimitError, run_limited
 from core.contracts.dataset_spec import LanguageModelTask
+from core.contracts.hf import HfModel
 from core.contracts.job_spec import Clipping
+from core.errors import InvalidRequest, LimitError
 from core.parts import model_folder
 from core.parts.chat import ChatTemplate, tried
 from core.parts.model_folder import UnfitModelError
@@ -209,3 +213,27 @@ def test_records_of_a_part_are_masked(models_root: Path) -> None:
     assert LanguageModelTask(prompt="q").label_column == "q" and KEY
     with pytest.raises(UnfitModelError):
         ChatTemplate("{% if %}", {})
+
+
+def test_a_busy_machine_says_nothing_of_a_chat_template(
+    models_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chatting(models_root, tmp_path / "m")
+    ends = [LimitError("a test")]
+
+    def once_busy(*arguments: Any, **how: Any) -> dict[str, Any]:
+        if ends:
+            raise ends.pop()
+        return run_limited(*arguments, **how)
+
+    monkeypatch.setattr(model_folders, "run_limited", once_busy)
+    model_folders._chat_refusal.cache_clear()
+    chatty = HfModel(path="m", max_length=8, chat=True)
+    with pytest.raises(LimitError):
+        model_folders.resolved(chatty, tmp_path, 2, prompts=True)
+    assert model_folders.resolved(chatty, tmp_path, 2, prompts=True).sha256  # type: ignore[union-attr]
+    ends.append(WorkLimitError("a test"))
+    model_folders._chat_refusal.cache_clear()
+    for _ in range(2):  # the folder's own fault is kept
+        with pytest.raises(InvalidRequest, match="more than 10 s of a processor"):
+            model_folders.resolved(chatty, tmp_path, 2, prompts=True)

@@ -16,7 +16,7 @@ from app.ledger.signing_keys import signing_key
 from app.settings import Settings
 from core.errors import Unavailable
 from scrimp.key_history import text_of
-from scrimp.token_key import Address, TokenError
+from scrimp.token_key import Address, TokenError, TokenKey
 from tests.ledger.test_attestations import OTHER, TRUSTED
 from tests.ledger.test_checkpoints import db, heads
 from tests.ledger.test_key_history import issued_at
@@ -89,6 +89,38 @@ def test_a_wrong_pin_is_given_once(settings: Settings, token: Token) -> None:
         assert len(done.stderr.splitlines()) == 1
     assert token.said("token", "show", token.address("signing")) == public
     signer(settings, token, public).sign(b"bytes")
+
+
+def test_a_pin_is_in_no_text_of_a_key() -> None:
+    assert PIN not in repr(TokenKey(Address.parse(ADDRESS), PIN))
+
+
+# A token with two halves of one label that are no pair: the public half of another key.
+PLANT = """
+import sys, pkcs11
+from pkcs11 import Attribute, KeyType, ObjectClass
+with pkcs11.lib(sys.argv[1]).get_token(token_label=sys.argv[2]).open(user_pin=sys.argv[3], rw=True) as session:
+    own, other = (
+        session.get_key(object_class=ObjectClass.PUBLIC_KEY, label=label) for label in ("signing", "other")
+    )
+    names = (Attribute.EC_PARAMS, Attribute.EC_POINT)
+    planted = {name: other[name] for name in names} | {
+        Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.KEY_TYPE: KeyType.EC_EDWARDS,
+        Attribute.LABEL: "signing", Attribute.TOKEN: True,
+    }
+    own.destroy()
+    session.create_object(planted)
+"""
+
+
+def test_two_halves_that_are_no_pair_are_told(token: Token) -> None:
+    for label in ("signing", "other"):
+        token.said("token", "new", token.address(label))
+    words = [sys.executable, "-c", PLANT, token.module, token.name, PIN]
+    subprocess.run(words, env=token.environment, capture_output=True, timeout=300, check=True)
+    done = token.keys("token", "show", token.address("signing"))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"did not sign with its public key" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def missing_module(token: Token) -> str:
