@@ -1,5 +1,5 @@
-"""Writes docs/openapi.json, docs/api.md, docs/leaves.md's table and docs/settings.md: `make openapi`. Tests compare
-them with the service's own document."""
+"""Writes docs/openapi.json, docs/api.md, docs/leaves.md's table, docs/settings.md and docs/cli.md: `make openapi`.
+Tests compare them with the service's own document, settings and commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings
 from app.web.openapi import as_text
-from scripts import write_leaves, write_settings
+from scripts import write_cli, write_leaves, write_settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 HEAD = """# REST API
@@ -27,7 +27,8 @@ def main() -> None:
     (DOCS / "api.md").write_text(page(described))
     write_leaves.main(described)
     write_settings.main()
-    print(f"wrote {DOCS / 'openapi.json'}, {DOCS / 'api.md'}, {write_leaves.PAGE} and {write_settings.PAGE}")
+    write_cli.main()
+    print(f"wrote openapi.json and the pages api, leaves, settings and cli of {DOCS}")
 
 
 def document() -> dict[str, Any]:

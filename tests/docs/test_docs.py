@@ -20,7 +20,7 @@ from core.contracts.job_spec import Model
 from core.contracts.metrics import METRICS, rule_of
 from core.contracts.optimizers import Optimizer
 from core.privacy.releases import BEFORE
-from scripts import build_site, write_openapi, write_settings
+from scripts import build_site, write_cli, write_openapi, write_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in build_site.sources() if path.suffix == ".md" and "benchmarks" not in path.parts]
@@ -156,3 +156,7 @@ def test_every_route_is_documented() -> None:
 
 def test_the_page_of_settings_is_theirs() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == write_settings.page(), "run `make openapi`"
+
+
+def test_the_page_of_commands_is_theirs() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text() == write_cli.page(), "run `make openapi`"
