@@ -165,7 +165,9 @@ class Deliverer:
 
     def _nothing_waits(self) -> bool:
         """True if no delivery waits, for a later try either: then none is due before the database changes."""
-        if self._changes.due() or not self._nothing:
+        if self._changes.due():
+            self._nothing = False  # until a look says otherwise: one that fails is repeated
+        if not self._nothing:
             with self.db.quick_read() as connection:
                 self._nothing = connection.scalar(ANY_PENDING) is None
         return self._nothing

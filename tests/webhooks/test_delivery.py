@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import delete, select, update
+from sqlalchemy.exc import OperationalError
 
 from app.db.database import Database
 from app.db.models import AuditEntry, Dataset, Grant, Webhook, WebhookDelivery, WebhookEvent
@@ -72,6 +73,25 @@ def test_where_nobody_listens_nothing_is_kept(db: Database, submit: Submit, hook
     submit()
     with db.read() as session:
         assert session.scalar(select(WebhookEvent.id)) is None
+
+
+def test_a_look_that_failed_is_repeated_at_once(
+    db: Database, hook: Hook, deliverer: Deliverer, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change that it was for is used up: what waits would stay until the next one, or for ten seconds."""
+    assert deliverer._claim() is None
+    hook(events=["job.queued"])
+    submit()
+    deliverer.fan_out()
+    monkeypatch.setattr(deliverer._changes, "due", iter((True, False)).__next__)
+
+    def busy(_: Database) -> None:
+        raise OperationalError("SELECT", {}, Exception("busy"))
+
+    with monkeypatch.context() as patch, pytest.raises(OperationalError):
+        patch.setattr(Database, "quick_read", busy)
+        deliverer._claim()
+    assert deliverer._claim() is not None
 
 
 def test_a_failing_receiver_is_tried_again_under_one_id_and_then_given_up(
