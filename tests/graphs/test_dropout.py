@@ -17,7 +17,7 @@ from core.parts.graph_file import GraphFile
 from core.parts.graph_program import Program, UnfitGraphError
 from core.parts.graph_rules import places_of
 from scrimp.graph_export import export_graph
-from tests.worker.support import dense, key, plan_of, records, spec, start_of
+from tests.worker.support import Supervisor, dense, key, plan_of, records, run_direct, spec, start_of
 from worker.clipping.build import build_engine
 from worker.models.dropout import Dropout, Masks
 from worker.models.graph_module import GraphModule
@@ -52,11 +52,15 @@ def file(tmp_path: Path) -> GraphFile:
     return graph_file.read(export_graph(Dropped().train(), torch.randn(3, 6), tmp_path / "own.pt2"))
 
 
-def plan(file: GraphFile, folder: Path) -> Plan:
+def start(file: GraphFile, folder: Path) -> dict[str, Any]:
     model = {"kind": "graph", "path": "own.pt2"} | graph_facts.facts_of(file)
     shape = {"records_train": 80, "records_holdout": 20, "features": 6, "outputs": 3, "sparse": False}
     settings = spec(model=model, runtime={"dtype": "float64"}, clipping=CLIPPING.model_dump())
-    return plan_of(start_of(settings, shape), models_root=folder)
+    return start_of(settings, shape) | {"models_root": str(folder)}
+
+
+def plan(file: GraphFile, folder: Path) -> Plan:
+    return plan_of(start(file, folder))
 
 
 def flat(total: dict[str, Tensor]) -> Tensor:
@@ -78,6 +82,19 @@ def test_how_a_batch_is_split_changes_no_mask(file: GraphFile, tmp_path: Path) -
     for other in sums[1:3]:
         torch.testing.assert_close(other, sums[0], rtol=1e-12, atol=1e-14)
     assert float((sums[3] - sums[0]).norm()) > 0.05 * float(sums[0].norm())  # another step, other masks
+
+
+def test_a_killed_attempt_goes_on_to_the_same_bits(file: GraphFile, tmp_path: Path) -> None:
+    train, holdout = records(X[:60], Y[:60]), records(X[60:], Y[60:])
+    straight = Supervisor(start(file, tmp_path))
+    weights = flat(run_direct(straight, train, holdout)[0].parameters)
+    for step in (1, 5, 10):
+        record = Supervisor(start(file, tmp_path), die_at=step)
+        with pytest.raises(ConnectionError):
+            run_direct(record, train, holdout)
+        record.die_at = None
+        assert torch.equal(flat(run_direct(record, train, holdout)[0].parameters), weights)
+        assert record.digests() == straight.digests() and record.resalts == 0
 
 
 def test_a_job_s_engine_is_exact_and_keeps_records_apart(file: GraphFile, tmp_path: Path) -> None:
