@@ -12,6 +12,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 # Page → who writes it.
 GENERATED = {
     "api.md": "scripts.write_openapi",
+    "cli.md": "scripts.write_cli",
     "leaves.md": "scripts.write_leaves",
     "settings.md": "scripts.write_settings",
     "threat-model.md": "scrimp.threat_model",
@@ -22,7 +23,7 @@ GENERATED = {
 }
 EVIDENCE = ("claims.md", "measured.md", "papers.md", "reports/")
 PATH = 1_500  # words of a path, and of the guarantee: ten minutes
-MOST = 80_000  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
+MOST = 74_300  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
 
 
 def kind_of(page: str) -> str:
