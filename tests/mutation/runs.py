@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import os
@@ -56,7 +57,7 @@ class Home:
 
 def arguments(home: Home, names: Iterable[str]) -> list[str]:
     """Of pytest: files in memory, nothing captured, no timer of its own, SQLite alone."""
-    quiet = ["-q", "-s", "-p", "no:timeout", "-p", "no:xdist", "--tb=native", "-k", "not postgres"]
+    quiet = ["-q", "-s", "-o", "faulthandler_timeout=0", "-p", "no:xdist", "--tb=native", "-k", "not postgres"]
     return [*quiet, f"--basetemp={home.folder / 'pytest'}", *names]
 
 
@@ -103,9 +104,15 @@ def passed(session: Any, items: Sequence[Any]) -> bool:
     return True
 
 
+def fork() -> int:
+    """`os.fork`, without pytest's watchdog: its thread is not in the child, which would wait for it in vain."""
+    faulthandler.cancel_dump_traceback_later()
+    return os.fork()
+
+
 def in_a_child(act: Callable[[], bool], expected_s: float) -> str:
     """What becomes of it there: "survived", "killed" or "timeout"; of processor time, as the machine may be busy."""
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         code, said = BROKEN, os.dup(2)
         gc.freeze()  # what its parent has is no garbage of its own: pytest looks for some, again and again
@@ -161,7 +168,7 @@ def in_place(
 
             done(mutant, in_a_child(attempt, _cpu_s(tests)))
 
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         code = 1
         gc.freeze()
