@@ -60,10 +60,6 @@ def _logical(operator: str, *, bits: bool = False) -> Form:
     return form
 
 
-def _tested(operator: str) -> Form:
-    return lambda call: call.add(operator, call.tensor("self", np.float32))
-
-
 def _of(function: Callable[[Call, str], str]) -> Form:
     """A function of one input."""
     return lambda call: function(call, *call.same("self"))
