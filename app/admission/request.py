@@ -135,10 +135,10 @@ def resolve(db: Database, request: Request) -> Resolved:
 
     Raises:
         NotFound, Forbidden: the key may not see the data set, or not train on it; or its optimizer's.
-        InvalidRequest: a priority, a block, an extractor or a model that the key or the service does not have.
+        InvalidRequest: a priority, duration, block, extractor or model that the key or service does not have.
         Conflict: `content-deleted`.
     """
-    _check_priority(request)
+    _check_limits(request)
     caller, spec = request.caller, request.spec
     with db.read() as session:
         dataset, access = grants.find(session, caller, spec.dataset, "train")
@@ -170,7 +170,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
         or (may_move and not request.spec.is_gaussian)
     ):
         return resolve(db, request)
-    _check_priority(request)
+    _check_limits(request)
     return Resolved.of(request, without_blocks(recorded.facts, request.spec.blocks), None, recorded.access)
 
 
@@ -202,9 +202,16 @@ def _for_use(spec: JobSpec, granted: Use) -> JobSpec:
     return spec if use == (spec.use or Use()) else spec.model_copy(update={"use": use})
 
 
-def _check_priority(request: Request) -> None:
+def _check_limits(request: Request) -> None:
+    """What the key may have says no to its request."""
     highest = request.caller.max_priority
     if request.spec.priority > highest:
         raise InvalidRequest.at(
             "/priority", f"your key's jobs may have priorities up to {highest}: choose one of these"
+        )
+    selection, most = request.spec.selection, request.caller.max_job_s
+    if selection is not None and most is not None and selection.duration_s >= most:
+        raise InvalidRequest.at(
+            "/hpo/duration_s",
+            f"your key's jobs end after {most} s, before anything of this one leaves: choose a shorter duration",
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from app.sandbox.confinement import Policy
 from app.sandbox.limited import WorkLimitError, busy, run_limited
 from core.contracts.graph import GraphFacts
-from core.errors import InvalidRequest
+from core.errors import InvalidRequest, LimitError
 
 MEMORY, CPU_S = 4 << 30, 60
 TIME_S = 4.0 * CPU_S  # wall clock: a busy machine ends a look by it, which says nothing of the file
@@ -97,6 +97,8 @@ def _looked_at(file: Path) -> Verdict:
         )
     except WorkLimitError:
         return f"reading the graph takes more than {CPU_S} s of a processor, or too much memory"
+    except LimitError:  # the wall clock, or the kernel's choice where memory is short: of the machine, not of the file
+        raise busy() from None
     return str(answer["refused"])[:MOST_WORDS] if "refused" in answer else GraphFacts.model_validate(answer)
 
 

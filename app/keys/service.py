@@ -49,6 +49,7 @@ CHECKED = [
     KEY.expires_at,
     KEY.requests_per_minute,
     KEY.max_priority,
+    KEY.max_job_s,
 ]
 # Locks the row against others who count its jobs or change it. Inserts of new jobs do not wait.
 LOCKED = BY_ID.with_for_update(key_share=True)
@@ -69,6 +70,7 @@ class Caller:
         generation: which of the key's tokens was sent, see `generation_of`.
         requests_per_minute: the key's own limit; None for the setting's.
         max_priority: the highest priority of its jobs, among themselves.
+        max_job_s: how long one of its jobs may run; None for the workers' setting.
     """
 
     id: str
@@ -77,6 +79,7 @@ class Caller:
     generation: str = ""
     requests_per_minute: int | None = None
     max_priority: int = 10
+    max_job_s: int | None = None
 
     @property
     def is_admin(self) -> bool:
@@ -357,4 +360,5 @@ def _new_token(key_id: str) -> str:
 
 
 def _caller(key: KeyLike, generation: str) -> Caller:
-    return Caller(key.id, key.name, key.role, generation, key.requests_per_minute, key.max_priority)
+    limits = (key.requests_per_minute, key.max_priority, key.max_job_s)
+    return Caller(key.id, key.name, key.role, generation, *limits)

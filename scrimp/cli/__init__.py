@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -41,6 +43,13 @@ from scrimp.cli import (
 )
 from scrimp.cli.command_session import command
 
+
+def _print_version(flag: bool) -> None:
+    if flag:
+        print(f"scrimp {version('scrimp')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="scrimp",
     help="Differentially private training that is priced before it runs, with a ledger that cannot be overspent.",
@@ -48,6 +57,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def scrimp(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Differentially private training that is priced before it runs, with a ledger that cannot be overspent."""
+
+
 serving.register(app)
 app.add_typer(dataset_commands.app, name="datasets", help="Register and show data sets.")
 app.add_typer(block_commands.app, name="blocks", help="What a data set grows by, each with a budget of its own.")

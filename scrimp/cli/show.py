@@ -202,8 +202,14 @@ def ledger(console: Console, name: str, ledger_read: Ledger) -> None:
     console.print(Text(f"{lines}, head {ledger_read.head}", style="dim"), soft_wrap=True)
 
 
-def verification(console: Console, service_result: Verification, recomputed: Recomputed, head_known: bool) -> None:
-    """Prints the service's verification beside the reader's own."""
+def verification(
+    console: Console, service_result: Verification, recomputed: Recomputed, head_known: bool | None
+) -> None:
+    """Prints the service's verification beside the reader's own.
+
+    Args:
+        head_known: whether the head and the checkpoint that the caller kept are of this chain; None: none was kept.
+    """
     if service_result.valid is None:
         console.print("- the service has not verified it yet: --again asks for that")
     else:
@@ -226,8 +232,8 @@ def verification(console: Console, service_result: Verification, recomputed: Rec
         f"recomputed here from {recomputed.entries} entries: head {recomputed.head}",
         None if same else wrong,
     )
-    if not head_known:
-        check(console, False, "the head or checkpoint that you kept is not of this chain", None)
+    if head_known is not None:
+        check(console, head_known, f"what you kept is {'' if head_known else 'not '}of this chain", None)
 
 
 def check(console: Console, holds: bool, text: str, problem: str | None) -> None:

@@ -191,6 +191,28 @@ def test_a_priority_above_the_key_s_largest_is_refused_and_costs_nothing(world: 
     assert asked("/v1/jobs", 2).json()["id"] == made.json()["id"], "a replay is the job that is there"
 
 
+def test_a_selection_longer_than_the_key_s_jobs_may_run_is_refused_and_costs_nothing(world: World) -> None:
+    """It would be ended before its result leaves, and an end by a time limit spends the whole hold."""
+    world.add_key("brief", "analyst", limits=_own(max_job_s=60))
+    world.grant("brief", "train")
+    hpo = {
+        "strategy": "random_size",
+        "distribution": {"kind": "negative_binomial", "eta": 0.0, "gamma": 0.5},
+        "most_runs": 2,
+        "space": {"learning_rate": [0.1, 1.0]},
+    }
+    ledger = f"/v1/datasets/{world.mine.dataset}/ledger"
+    before = world.ask("brief", "GET", ledger).json()["accounts"]
+    for path in ("/v1/jobs", "/v1/quotes"):
+        for seconds, pointer in ((60, "/hpo/duration_s"), (59, None)):
+            spec = job_spec(world.mine.dataset, privacy={"target_epsilon": 0.01}, hpo=hpo | {"duration_s": seconds})
+            answer = world.ask("brief", "POST", path, json=spec, headers={"Idempotency-Key": f"{seconds}"}).json()
+            pointers = [each["pointer"] for each in answer.get("errors", ())]
+            assert (pointer in pointers) == (pointer is not None), answer
+            assert "/hpo/duration_s" not in pointers or seconds == 60
+    assert world.ask("brief", "GET", ledger).json()["accounts"] == before
+
+
 def test_two_submissions_can_not_both_take_the_last_place(world: World) -> None:
     world.add_key("busy", "analyst", limits=_own(max_queued_jobs=3))
     world.grant("busy", "train")

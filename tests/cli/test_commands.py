@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,9 @@ def test_a_kept_checkpoint_is_found_in_the_ledger(cli: Cli, dataset: str) -> Non
     signed_terms.sign_due(db, key)
     db.close()
     assert cli("ledger", "checkpoint", dataset, "--to", str(kept)).exit_code == 0
-    assert cli("ledger", "verify", dataset, "--checkpoint", str(kept)).exit_code == 0
+    assert "not of this chain" not in cli("ledger", "verify", dataset).output
+    verified = cli("ledger", "verify", dataset, "--checkpoint", str(kept))
+    assert verified.exit_code == 0 and "✓ what you kept is of this chain" in verified.output
     assert cli.json("ledger", "proof", dataset, "--entry", "1")["entry"] == 1
     assert cli("ledger", "proof", dataset).exit_code == 2
     stated = cli("ledger", "statement", dataset, "--to", str(cli.folder / "statement.json"))
@@ -351,6 +354,11 @@ def test_a_service_that_is_not_there_is_a_sentence(cli: Cli) -> None:
     away = cli("jobs", "list", url="http://127.0.0.1:9")
     assert away.exit_code == 1
     assert away.stderr.strip() == "✗ no service answers at http://127.0.0.1:9: is `scrimp serve` running?"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"scrimp {metadata.version('scrimp')}\n")
 
 
 def test_wrong_usage_is_2() -> None:

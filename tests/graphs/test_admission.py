@@ -89,8 +89,9 @@ def test_a_busy_machine_says_nothing_of_a_file(root: Path, monkeypatch: pytest.M
     monkeypatch.setattr(graph_files, "run_limited", once_busy)
     monkeypatch.setattr(graph_files, "_verdicts", {})
     for _ in range(2):
-        with pytest.raises(LimitError):
+        with pytest.raises(LimitError) as caught:
             graph_files.pinned(root, "own/vit.pt2", GraphFacts())
+        assert caught.value.status == 503, "try again: nothing is wrong with the request"
     assert graph_files.pinned(root, "own/vit.pt2", GraphFacts()).inputs == 3 * 8 * 8
 
 
