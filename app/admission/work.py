@@ -105,7 +105,11 @@ class Statistics(Work):
         many = self.records * mechanism.training.records_per_unit
         parts = zip(release.queries, self.asked.plans, mechanism.noise_stds(), strict=True)
         return tuple(
-            ScoreNoise(name=f"{query.kind}({', '.join(query.columns)})", std=plan.planned_std(std, many))
+            ScoreNoise(
+                name=f"{query.kind}({', '.join(query.columns)})",
+                std=plan.planned_std(std, many),
+                threshold=plan.threshold(std),
+            )
             for query, plan, std in parts
         )
 

@@ -51,6 +51,7 @@ def _query(number: int, query: AnsweredQuery) -> QueryAnswers:
     names = query.query.named
     title = f"{query.query.kind} of {', '.join(names)}" if names else query.query.kind
     chart = _chart(number, title, query) if number < MOST_CHARTS else None
+    title += f", from {significant(query.threshold, 3)} records on" if query.threshold else ""
     return QueryAnswers(title.capitalize(), rows, chart, len(query.answers) - len(rows))
 
 

@@ -56,10 +56,15 @@ def with_std(value: float, std: float) -> str:
 
 
 class ScoreNoise(Document):
-    """A score that a job will release, and about the largest std of the noise on it."""
+    """A score that a job will release, and about the largest std of the noise on it.
+
+    Attributes:
+        threshold: of categories: the noisy count from which they are told.
+    """
 
     name: str
     std: float
+    threshold: float | None = None
 
 
 class NoisyScore(Document):

@@ -29,10 +29,15 @@ class Answer(Document):
 
 
 class AnsweredQuery(Document):
-    """A query as asked, the std of its noise on each released number, and its answers."""
+    """A query as asked, the std of its noise on each released number, and its answers.
+
+    Attributes:
+        threshold: of categories: the noisy count from which they are told.
+    """
 
     query: Query
     noise_std: float
+    threshold: float | None = None
     answers: tuple[Answer, ...]
 
 

@@ -113,6 +113,10 @@ class QueryPlan(ABC):
     def planned_std(self, std: float, records: int) -> float:
         """About the largest standard error of an answer, where so many records are counted."""
 
+    def threshold(self, std: float) -> float | None:
+        """The least noisy count that is told; None: all are."""
+        return None
+
 
 @dataclass(frozen=True)
 class CountPlan(QueryPlan):

@@ -313,7 +313,9 @@ def quote(console: Console, quoted: Quote) -> None:
     for line in quoted.lines:
         cost = f"{amount(line.charge, unit)} of the {line.account} account"
         pairs.append((line.what, cost if line.epsilon is None else f"{cost}; ε = {line.epsilon.value:.4g}"))
-    pairs += [(each.name, f"will be released with noise of about ± {each.std:.2g}") for each in quoted.scores]
+    for score in quoted.scores:
+        rarer = f"; values of fewer than about {score.threshold:.3g} records are not told" if score.threshold else ""
+        pairs.append((score.name, f"will be released with noise of about ± {score.std:.2g}{rarer}"))
     if quoted.estimated_duration_s is not None:
         pairs.append(("takes about", f"{quoted.estimated_duration_s:g} s"))
     if quoted.memory is not None:

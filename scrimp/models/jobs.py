@@ -252,10 +252,15 @@ class Resolved(behaviour.Resolved):
 
 
 class ScoreNoise(Resource):
-    """A score that a job will release, and about the largest std of the noise on it."""
+    """A score that a job will release, and about the largest std of the noise on it.
+
+    Attributes:
+        threshold: of categories: the noisy count from which they are told.
+    """
 
     name: str
     std: float
+    threshold: float | None = None
 
 
 class Start(Resource):

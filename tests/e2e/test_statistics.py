@@ -155,6 +155,8 @@ def test_values_that_nobody_declared_are_told_filtered_by_and_paid_as_a_histogra
         assert count.value is not None and abs(count.value - 250) < 6 * (count.standard_error or 0.0)
         with pytest.raises(scrimp.InvalidRequest):
             client.query("codes").histogram("code").quote(1.0)
+    assert quoted[0].scores[0].threshold == pytest.approx(8.0 * quoted[0].scores[0].std, rel=0.3)
+    assert quoted[1].scores[0].threshold is None
     answers = json.loads(_cli(service, "query", "codes", "categories:code", "--epsilon", "4", "--json"))
     assert [each["cell"] for each in answers] == [["E11.9"], ["I10"]]
     for each, exact in zip(answers, (700, 250), strict=True):

@@ -30,7 +30,12 @@ def document(spec: JobSpec, question: Asked, release: Release) -> AnswersFile:
     return AnswersFile(
         where=spec.where,
         queries=tuple(
-            AnsweredQuery(query=query, noise_std=std, answers=tuple(plan.answers(noisy.numpy() / plan.unit, std)))
+            AnsweredQuery(
+                query=query,
+                noise_std=std,
+                threshold=plan.threshold(std),
+                answers=tuple(plan.answers(noisy.numpy() / plan.unit, std)),
+            )
             for query, plan, noisy, std in parts
         ),
     )
