@@ -424,7 +424,8 @@ def _types(schema: Schema, schemas: dict[str, Schema]) -> list[str]:
     """A schema as Python types, of which a value has one. Bounds and lists of words may change: they are left out."""
     if "$ref" in schema:
         target = schema["$ref"].rpartition("/")[2]
-        return [NAMES[target] if target in NAMES else _dict(schemas[target], schemas)]
+        named = [NAMES[target] if target in NAMES else _dict(schemas[target], schemas)]
+        return _types(schemas[target], schemas) if "enum" in schemas[target] else named
     if "anyOf" in schema:
         return [kind for each in schema["anyOf"] for kind in _types(each, schemas)]
     if "oneOf" in schema:

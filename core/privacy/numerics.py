@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -27,7 +28,6 @@ from core.privacy.slot_numbers import rows_of_step
 PassType = Literal["bfloat16", "float32", "float64"]
 SumType = Literal["float32", "float64"]
 TotalType = Literal["float64", "integers"]
-Arithmetic = Literal[1, 2, 3]
 SelfTest = Literal["passed", "one_record", "public_data", "not_needed"]
 Kernels = Literal["avx512", "avx2", "plain", "python"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -57,8 +57,20 @@ TOTAL_BITS, PASS_BITS = 62, 51
 TOTAL_MARGIN = 1.01  # for the rounding of a pass's own sum
 # A computed norm is raised to at least this share of Σ_t ‖a_t‖‖g_t‖, over √positions. This bounds products that cancel.
 NORM_FLOOR = 1.0 / 16.0
-PLACES: Arithmetic = 3  # records have places of their own; private jobs run with nothing else
-OLD_MEMBERS = ("records_bound", "draw")  # of documents of arithmetic 1 and 2
+OLD_MEMBERS = ("records_bound", "draw")  # of documents of releases before `Arithmetic.PLACES`
+
+
+class Arithmetic(IntEnum):
+    """What releases did that admitted jobs; a private job runs with PLACES alone. Stored as these numbers.
+
+    TORCH_TANH: sums over records in an order by their count, and torch's tanh.
+    POLYNOMIAL_TANH: networks compute tanh as a ratio of polynomials (decision 31).
+    PLACES: every record has a place of its own (decision 32).
+    """
+
+    TORCH_TANH = 1
+    POLYNOMIAL_TANH = 2
+    PLACES = 3
 
 
 class Numerics(Document):
@@ -80,8 +92,8 @@ class Numerics(Document):
             stored it leaves out the grid of integer totals, which depends on the number of trained numbers: an attempt
             adds it (`of_numbers`), and its report includes it.
         filling: the expected share of empty rows in a step.
-        arithmetic: PLACES; 1 and 2 are of jobs that earlier releases admitted. Private ones end `superseded` (decision
-            32); what else their documents held is left out.
+        arithmetic: PLACES; the others are of jobs that earlier releases admitted. Private ones end `superseded`
+            (decision 32); what else their documents held is left out.
     """
 
     passes: PassType
@@ -93,18 +105,18 @@ class Numerics(Document):
     sensitivity_slack: Annotated[float, Field(ge=1.0)]
     filling: Annotated[float, Field(ge=0.0, le=1.0)]
     totals: TotalType = "float64"
-    arithmetic: Arithmetic = 1
+    arithmetic: Arithmetic = Arithmetic.TORCH_TANH
 
     @model_validator(mode="before")
     @classmethod
     def _without_old_members(cls, document: Any) -> Any:
-        if isinstance(document, dict) and document.get("arithmetic", 1) != PLACES:
+        if isinstance(document, dict) and document.get("arithmetic", Arithmetic.TORCH_TANH) != Arithmetic.PLACES:
             return {name: value for name, value in document.items() if name not in OLD_MEMBERS}
         return document
 
     @model_validator(mode="after")
     def _covers_its_sums(self) -> Numerics:
-        if self.arithmetic != PLACES:
+        if self.arithmetic is not Arithmetic.PLACES:
             return self
         if self.rows_per_step is None:
             raise ValueError("numerics with places need `rows_per_step`")
@@ -237,7 +249,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
         sensitivity_slack=sensitivity_slack(most_rows(spec, sizes), rows, positions, group if narrow else None),
         filling=max(0.0, 1.0 - spec.sampling.batch(sizes.records) * k / computed),
         totals="float64" if spec.privacy is None else "integers",
-        arithmetic=PLACES,
+        arithmetic=Arithmetic.PLACES,
     )
 
 

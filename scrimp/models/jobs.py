@@ -184,8 +184,8 @@ class Numerics(Resource):
             stored it leaves out the grid of integer totals, which depends on the number of trained numbers: an attempt
             adds it (`of_numbers`), and its report includes it.
         filling: the expected share of empty rows in a step.
-        arithmetic: PLACES; 1 and 2 are of jobs that earlier releases admitted. Private ones end `superseded` (decision
-            32); what else their documents held is left out.
+        arithmetic: PLACES; the others are of jobs that earlier releases admitted. Private ones end `superseded`
+            (decision 32); what else their documents held is left out.
     """
 
     passes: str

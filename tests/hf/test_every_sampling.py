@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from core.privacy.numerics import Arithmetic
 from tests.by_night import but
 from tests.worker.support import DirectLink, Supervisor, plan_of, spec, start_of
 from worker.telemetry import Telemetry
@@ -86,7 +87,7 @@ def test_a_job_runs_and_replays(name: str, sampled: str, models_root: Path) -> N
         record = Supervisor(start_for(name, sampled))
         start, link = record.message(), DirectLink(record)
         plan = plan_of(record.start, models_root=models_root)
-        assert plan.numerics.sums == "float32" and plan.numerics.arithmetic == 3
+        assert plan.numerics.sums == "float32" and plan.numerics.arithmetic is Arithmetic.PLACES
         train = random_records(plan.model, 60, torch.Generator().manual_seed(4))
         telemetry = Telemetry(link, start.mechanism, data_public=False, holdout_public=False, released=start.released)
         replay = Replay(start.steps, start.segments, start.allowed_steps, plan.block_end)

@@ -25,7 +25,7 @@ from app.pricing.service import PricingService
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.job_spec import JobSpec
 from core.errors import InvalidRequest
-from core.privacy.numerics import PLACES, Numerics
+from core.privacy.numerics import Arithmetic, Numerics
 from scrimp import JobSpec as ClientSpec
 from tests.factories import dataset_spec, slots_for
 from tests.hpo.conftest import PlainPricing
@@ -172,5 +172,5 @@ def test_a_study_has_one_mean_since() -> None:
 def test_a_quote_of_version_1_is_read_as_it_was_meant() -> None:
     quote = json.loads(stored_then(next(iter(CASES)))["quote"])
     numerics = Numerics.model_validate(quote["numerics"])
-    assert (numerics.arithmetic, numerics.totals, numerics.group) == (1, "float64", 48)
-    assert numerics.rows_per_step is None and numerics.arithmetic != PLACES, "no release since runs it"
+    assert (numerics.arithmetic, numerics.totals, numerics.group) == (Arithmetic.TORCH_TANH, "float64", 48)
+    assert numerics.rows_per_step is None, "no release since runs it"

@@ -28,7 +28,7 @@ from core.contracts.table import TableFeatures
 from core.errors import PrivacyError
 from core.privacy.derive import PublicFacts, check_agreement, delayed_of
 from core.privacy.mechanism import MIN_POISSON_BLOCK_STEPS, MechanismConfig
-from core.privacy.numerics import KEPT_BYTES, PLACES, Numerics, has_sparse_rows, most_rows, numerics_of, sizes_of
+from core.privacy.numerics import KEPT_BYTES, Arithmetic, Numerics, has_sparse_rows, most_rows, numerics_of, sizes_of
 from core.privacy.score_histogram import CLASSES
 from core.privacy.slot_numbers import slots_of
 from core.privacy.two_class_answers import clip_ratios
@@ -479,7 +479,7 @@ def build_plan(
 
 def _numerics(numerics: Numerics, mechanism: MechanismConfig | None, rows: int | None) -> Numerics:
     """The numerics with passes of so many rows. Raises SupersededError: see build_plan."""
-    if mechanism is not None and numerics.arithmetic != PLACES:
+    if mechanism is not None and numerics.arithmetic is not Arithmetic.PLACES:
         raise SupersededError("this release does not have the arithmetic of the job's stored numerics")
     return numerics if rows is None else numerics.of_rows(rows)
 
