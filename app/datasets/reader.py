@@ -24,7 +24,7 @@ from app.datasets.growth import Stale
 from app.datasets.parsing import Parsers
 from app.datasets.read_file import File
 from app.datasets.readings import Claimed, Lost
-from app.db.changes import SELDOM_S, Changes
+from app.db.changes import Changes
 from app.db.database import Database
 from app.repeat import in_thread
 from app.sandbox.limited import Interrupted, Watch
@@ -53,9 +53,8 @@ class Reader:
     def start(self) -> None:
         """Starts `max_readers` threads."""
         names = [f"reader-{number}" for number in range(self.settings.max_readers)]
-        self._threads = [
-            in_thread(name, self.run_once, self._stop, POLL_S, Changes(self.db, SELDOM_S)) for name in names
-        ]
+        # No commit says that a dead reader's lease is over: the clock does.
+        self._threads = [in_thread(name, self.run_once, self._stop, POLL_S, Changes(self.db)) for name in names]
 
     def close(self) -> None:
         """Ends what is being read; another process, or the next start, reads it from the beginning."""

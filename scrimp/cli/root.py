@@ -160,13 +160,30 @@ def _write(path: Path, root: Root, change: Callable[[History], History]) -> None
     with in_words():
         envelope = sealed(changed, root.key)
         opened(envelope, public)  # what a token signed wrongly is not written
-    root.numbered.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(envelope, indent=1) + "\n")
-    temporary.replace(path)
-    root.numbered.write_text(f"{changed.number}\n")
+    try:
+        root.numbered.parent.mkdir(parents=True, exist_ok=True)
+        # In this order: a number whose history is lost would wait for it for ever.
+        _replace(path, json.dumps(envelope, indent=1) + "\n")
+        _replace(root.numbered, f"{changed.number}\n")
+    except OSError as error:
+        raise typer.BadParameter(f"--history {path} may be written, and its number is not: {error.strerror}") from None
     for line in lines(changed):
         typer.echo(line)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replaces a file at once; the new one is on disk when this returns."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def lines(history: History) -> list[str]:

@@ -89,6 +89,25 @@ def is_valid(db: Database, dataset: str) -> bool:
         return verify(session, dataset).valid
 
 
+@pytest.mark.parametrize("account", ["train", "holdout"])
+def test_what_is_spent_and_what_is_held_both_count_in_a_budget(db: Database, dataset: str, account: str) -> None:
+    """The hold on the budget alone, without the account's: to the last unit, and not one more."""
+    ann = add_key(db)
+    units = give(db, dataset, ann, 1.0)
+    hold(db, dataset, "job_1", ann, 7, 7)
+    post(db, dataset, "job_1", 7, 7)
+    hold(db, dataset, "job_2", ann, 11, 11)
+    left = units - 7 - 11
+    with db.write() as session:
+        share = sub_accounts.of_key(session, dataset, ann)
+        assert share is not None and sub_accounts.remaining_of(share) == {"train": left, "holdout": left}
+        for more, fits in ((1, False), (0, True)):
+            amounts = (left + more, 0) if account == "train" else (0, left + more)
+            assert sub_accounts.hold(session, share, amounts) is fits
+    held = (11 + left, 11) if account == "train" else (11, 11 + left)
+    assert of(db, dataset, ann) == (7, held[0], 7, held[1])
+
+
 def test_a_key_cannot_hold_more_than_its_budget(db: Database, dataset: str) -> None:
     ann, ben = add_key(db), add_key(db)
     units = give(db, dataset, ann, 1.0)

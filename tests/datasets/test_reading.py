@@ -7,9 +7,12 @@ import hashlib
 import json
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +21,8 @@ from sqlalchemy import func, select, update
 from app.datasets import readings
 from app.datasets.read_file import File
 from app.datasets.reader import Reader
+from app.datasets.readings import Claimed
+from app.db import changes, clock
 from app.db.database import Database
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
 from app.lifecycle.sweeper import expire_all_leases
@@ -313,6 +318,39 @@ def test_of_two_readers_one_writes_an_end(api: Api, reader: Reader, monkeypatch:
     assert api.stored() >= kept and counted(api, Dataset, Account, LedgerEntry) == [1, 1, 1]
     assert (row_of(api, made).attempt, row_of(api, made).deaths) == (2, 1)
     assert api.get(f"/v1/datasets/{made}").json()["reading"]["read"]["records"] == 60
+
+
+@pytest.mark.parametrize("backing", ["sqlite"], indirect=True)  # PostgreSQL is asked at every look
+def test_a_dead_reader_s_file_waits_for_its_lease_and_two_seconds_more(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No commit says that a lease is over. The clocks stand still until the reader has seen that it holds."""
+    made = accepted(api)
+    seconds, looked, real = [clock.boottime()], threading.Event(), readings.claim
+
+    def claim(*given: Any) -> Claimed | None:
+        claimed = real(*given)
+        looked.set()
+        return claimed
+
+    monkeypatch.setattr(clock, "boottime", lambda: seconds[0])
+    monkeypatch.setattr(changes, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    assert readings.claim(api.db, 30.0) is not None  # by a process that dies
+    monkeypatch.setattr(readings, "claim", claim)
+    reader = Reader(api.db, api.settings.model_copy(update={"max_readers": 1, "lease_s": 300.0}))
+    reader.start()
+    try:
+        assert looked.wait(60.0)
+        seconds[0] += 29.5
+        looked.clear()
+        assert looked.wait(60.0) and row_of(api, made).attempt == 1
+        seconds[0] += changes.LONGEST_S
+        ends = time.monotonic() + 60.0
+        while row_of(api, made).state == "reading" and time.monotonic() < ends:
+            time.sleep(0.05)
+        assert (row_of(api, made).state, row_of(api, made).attempt) == ("ready", 2)
+    finally:
+        reader.close()
 
 
 def test_a_death_between_files_and_commit_leaves_no_second_result(api: Api, reader: Reader) -> None:

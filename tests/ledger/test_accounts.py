@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
+from sqlalchemy.orm import ORMExecuteState
 
 from app.db.database import Database
 from app.db.models import Account, Block, LedgerEntry
@@ -284,6 +285,22 @@ def test_a_memo_that_is_not_finite_json_is_refused_and_nothing_is_moved(db: Data
         memo = Memo.model_construct(cap_epsilon=math.nan)
         accounts.hold(session, dataset_id=dataset_id, job_id="job_1", train=1, holdout=1, actor=OWNER, memo=memo)
     assert balances(db, dataset_id)["train"]["held"] == 0
+
+
+def test_a_lock_is_of_the_account_s_own_row(db: Database) -> None:
+    """SQLite has no row locks: what is selected for the lock tells whose row PostgreSQL locks."""
+    mine, _other, _third = (open_ledger(db) for _ in range(3))
+    selected: list[list[Any]] = []
+
+    def select_rows(state: ORMExecuteState) -> Any:
+        frozen = state.invoke_statement().freeze()
+        selected.append([tuple(row) for row in frozen().all()])
+        return frozen()
+
+    with db.write() as session:
+        event.listen(session, "do_orm_execute", select_rows)
+        accounts.lock(session, mine)
+    assert selected == [[(mine,)]]
 
 
 # σ = 26.380 over 50 full-batch steps: μ² = 50/26.380², and what a budget of ε = 4 leaves of it.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import copy
+import errno
 import json
+import os
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -234,6 +236,49 @@ def test_a_root_goes_on_with_its_newest_history_alone(tmp_path: Path) -> None:
         assert done.exit_code == 2 and "signed history 2" in " ".join(done.output.split())
     history.write_bytes(newest)
     assert root_command("sign-rotation", *files, "--public-key", OTHER, "--at", "2026-02-01").exit_code == 0
+
+
+def test_a_history_and_then_its_number_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut that keeps the number alone would leave a root that waits for a history that nobody has; one that
+    loses both takes back what was answered."""
+    key, history = tmp_path / "root.key", tmp_path / "history.json"
+    assert root_command("new", "--key-file", key).exit_code == 0
+    acts: list[tuple[str, str]] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        real_sync(descriptor)
+        acts.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+
+    def replaced(source: Any, target: Any) -> None:
+        real_replace(source, target)
+        acts.append(("replace", Path(target).name))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    words = ("--key-file", key, "--history", history, "--public-key", TRUSTED, "--at", "2026-01-01")
+    assert root_command("sign-rotation", *words).exit_code == 0
+    folder = ("sync", tmp_path.name)
+    one = [("sync", ".history.json.new"), ("replace", "history.json"), folder]
+    assert acts == [*one, ("sync", ".root.key.number.new"), ("replace", "root.key.number"), folder]
+
+
+def test_a_root_goes_on_after_a_cut_between_history_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, history = tmp_path / "root.key", tmp_path / "history.json"
+    assert root_command("new", "--key-file", key).exit_code == 0
+    real = os.replace
+
+    def cut(source: Any, target: Any) -> None:
+        if Path(target).name == "root.key.number":
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    words = ("--key-file", key, "--history", history, "--public-key")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", cut)
+        assert root_command("sign-rotation", *words, TRUSTED, "--at", "2026-01-01").exit_code == 2
+    assert root_command("sign-rotation", *words, OTHER, "--at", "2026-02-01").exit_code == 0
+    assert json.loads(base64.b64decode(json.loads(history.read_text())["payload"]))["number"] == 2
 
 
 def spoiled_mode(key: Path) -> None:

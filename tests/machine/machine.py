@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sqlalchemy import select
+from sqlalchemy import Connection, Row, bindparam, select
 
-from app.db.models import Account, Charge, Job, SubAccount
+from app.chain import digest
+from app.db.models import Account, Base, Charge, Job, LedgerEntry, SubAccount
 from app.keys.service import Caller
+from app.ledger.entries import COLUMNS, content, genesis
 from app.ledger.verification import verify
 from core.contracts.filter_names import Plan, delta_of_each
 from core.errors import ServiceError
@@ -60,7 +62,9 @@ class Machine:
         self.state = State(f"ds_{number}_0", self.numbers)
         self.recorded: dict[str, model.Head] = {}  # not in backups
         self.saved: tuple[str, State] | None = None
-        self.seen: dict[str, int] = {}  # how many entries of each ledger were verified
+        self.hashes: dict[str, list[str]] = {}  # of each ledger's entries that were checked; the genesis hash first
+        self.verified: dict[str, str] = {}  # the head of each ledger as the service last verified it
+        self.compared = 0
         world.register(self.state.first, CAP, self.PLAN)
         self.open_ledger(self.state.first, "first", CAP)
 
@@ -133,13 +137,16 @@ class Machine:
     # What must hold after each operation.
 
     def compare(self, *, whole: bool = False) -> None:
-        """Raises Divergence unless the database is as the model says. Ledgers that changed are verified."""
+        """Raises Divergence unless the database is as the model says.
+
+        New entries are checked at once. The service's own verification reads a ledger from its first entry: it runs
+        every VERIFY_EVERY comparisons, before a rewind and at the end, on all ledgers that changed since.
+        """
         state = self.state
-        with self.db.read() as session:
-            accounts = {each.dataset_id: each for each in session.scalars(select(Account))}
-            parts = {(each.dataset_id, each.name): each for each in session.scalars(select(SubAccount))}
-            found_jobs = {row[0]: tuple(row[1:]) for row in session.execute(JOBS)}
-            found_charges = {row[0]: row[1] for row in session.execute(CHARGES)}
+        with self.db.quick_read() as connection:
+            found = {name: connection.exec_driver_sql(query).all() for name, query in ROWS.items()}
+            accounts = {row.dataset_id: row for row in found["accounts"]}
+            parts = {(row.dataset_id, row.name): row for row in found["parts"]}
             for each, of in state.ledgers.items():
                 row = accounts.pop(each)
                 same("its entries", each, row.entries, len(of.chain))
@@ -148,12 +155,38 @@ class Machine:
                 same_part(each, row, of.own)
                 for name, part in of.budgets.items():
                     same_part(f"{each} {name}", parts.pop((each, name)), part)
-                if whole or self.seen.get(each) != row.entries:
-                    self.check_chain(session, each)
-                    self.seen[each] = row.entries
+                self.check_new_entries(connection, row)
         same("other ledgers", "", (list(accounts), list(parts)), ([], []))
-        same("jobs", "", found_jobs, {key: (of.status, of.attempt, of.started) for key, of in state.jobs.items()})
-        same("charges", "", found_charges, {key: of.status for key, of in state.charges.items()})
+        jobs = {row[0]: tuple(row[1:]) for row in found["jobs"]}
+        same("jobs", "", jobs, {key: (of.status, of.attempt, of.started) for key, of in state.jobs.items()})
+        charges = {row[0]: row[1] for row in found["charges"]}
+        same("charges", "", charges, {key: of.status for key, of in state.charges.items()})
+        self.compared += 1
+        if whole or self.compared % VERIFY_EVERY == 0:
+            self.verify_changed(whole=whole)
+
+    def check_new_entries(self, connection: Connection, account: Row[Any]) -> None:
+        """The new entries continue the chain up to the account's head, and the record outside fits it."""
+        ledger = account.dataset_id
+        hashes = self.hashes.setdefault(ledger, [genesis(ledger)])
+        if len(hashes) <= account.entries:
+            for entry in connection.execute(NEW_ENTRIES, {"ledger": ledger, "after": len(hashes) - 1}):
+                same("its number", ledger, entry.seq, len(hashes))
+                same("its prev_hash", f"{ledger} {entry.seq}", entry.prev_hash, hashes[-1])
+                same("its hash", f"{ledger} {entry.seq}", entry.hash, digest(content(entry)))
+                hashes.append(entry.hash)
+        same("its head", ledger, (account.entries, account.head), (len(hashes) - 1, hashes[-1]))
+        recorded = self.world.heads.read(ledger)
+        fits = recorded is None or hashes[recorded.seq : recorded.seq + 1] == [recorded.head]
+        same("its record outside fits", ledger, fits, not self.is_behind(ledger))
+
+    def verify_changed(self, *, whole: bool = False) -> None:
+        """The service verifies each ledger that changed since it last did, or all."""
+        with self.db.read() as session:
+            for each, hashes in self.hashes.items():
+                if whole or self.verified.get(each) != hashes[-1]:
+                    self.check_chain(session, each)
+                    self.verified[each] = hashes[-1]
 
     def check_chain(self, session: Any, ledger: str) -> None:
         """One verification finds a ledger that is whole; one that is behind is looked at without its record, too."""
@@ -164,8 +197,26 @@ class Machine:
         same("its record outside fits", ledger, against.valid, not self.is_behind(ledger))
 
 
-JOBS = select(Job.id, Job.status, Job.attempt, Job.steps_started)
-CHARGES = select(Charge.id, Charge.status)
+VERIFY_EVERY = 50  # comparisons
+BALANCES = [f"{account}_{name}" for account in ("train", "holdout") for name in ("budget", "spent", "held")]
+
+
+def written(table: type[Base], *columns: str) -> str:
+    """A query's text, written once: what is built anew at each comparison costs more than its answer."""
+    return str(select(*(getattr(table, name).label(name) for name in columns)))
+
+
+ROWS = {
+    "accounts": written(Account, "dataset_id", "entries", "head", "joined_into", "cap_epsilon", *BALANCES),
+    "parts": written(SubAccount, "dataset_id", "name", *BALANCES),
+    "jobs": written(Job, "id", "status", "attempt", "steps_started"),
+    "charges": written(Charge, "id", "status"),
+}
+NEW_ENTRIES = (
+    select(*(getattr(LedgerEntry, name) for name in (*COLUMNS, "hash")))
+    .where(LedgerEntry.dataset_id == bindparam("ledger"), LedgerEntry.seq > bindparam("after"))
+    .order_by(LedgerEntry.seq)
+)
 
 
 def same(what: str, where: str, found: object, wanted: object) -> None:
@@ -173,7 +224,7 @@ def same(what: str, where: str, found: object, wanted: object) -> None:
         raise Divergence(f"{where}: {what}: {found}, and the model says {wanted}")
 
 
-def same_part(where: str, row: Account | SubAccount, part: model.Part) -> None:
+def same_part(where: str, row: Row[Any], part: model.Part) -> None:
     for name in ("budget", "spent", "held"):
         same(name, where, (getattr(row, f"train_{name}"), getattr(row, f"holdout_{name}")), getattr(part, name))
     if not model.covers(part.budget, part.taken):

@@ -32,6 +32,7 @@ from app.db.migrate import upgrade
 from tests import servers, warm
 from tests.machine import histories, races
 from tests.machine.histories import Home, Result
+from tests.machine.machine import VERIFY_EVERY
 from tests.machine.races import Raced
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,10 +124,12 @@ def text(found: Campaign) -> str:
         "Each history is one data set with up to three blocks, its budgets, jobs and charges, on its own database.",
         'Every second one has the plan "mixed": its ledgers move to another filter, with all that was spent. The',
         "service's own functions and a serial model of integers do the same. After each operation every balance, entry",
-        "count, cap, status and number of started steps is compared, and no account or budget exceeds its units. Each",
-        "ledger that changed verifies, and its record outside fits exactly if nothing of it was forgotten. What the",
-        "model refuses must be refused, with the same code. A quote and a forecast say the price, how many such jobs",
-        "fit and what remains, as the model subtracts. Blocks are appended without a file, and no process runs.",
+        "count, cap, status and number of started steps is compared, and no account or budget exceeds its units. New",
+        "entries continue the chain up to the account's head, and the record outside fits exactly if nothing of the",
+        f"ledger was forgotten. Every {VERIFY_EVERY} operations, before a rewind and at the end, the service verifies",
+        "what changed from its first entry. What the model refuses must be refused, with the same code. A quote and a",
+        "forecast say the price, how many such jobs fit and what remains, as the model subtracts. Blocks are appended",
+        "without a file, and no process runs.",
         "",
         "| operation | done | refused | with |",
         "|---|---|---|---|",

@@ -285,9 +285,10 @@ class Owners(Machine):
         if self.saved is None:
             return
         url, before = self.saved
+        self.verify_changed()
         self.call("rewind", lambda: self.world.rewind(url))
         self.state = copy.deepcopy(before, {id(self.numbers): self.numbers})
-        self.seen = {}
+        self.hashes, self.verified = {}, {}
 
     def restore(self) -> None:
         """The owner posts what was forgotten, of each ledger that is behind."""

@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from app.admission import lookup
-from app.db.models import Account, Dataset
+from app.db.models import Account, Dataset, LedgerEntry
 from app.ledger import accounts, second, sub_accounts
 from app.ledger.accounts import Hold
+from app.ledger.running_sums import SPENT
+from app.ledger.transparency.heads import Head, Heads, KnownHead
 from app.lifecycle import restore
 from app.retention.retire import retire_block
 from app.storage import objects
 from tests.by_night import but
+from tests.chaos.tamper import unprotected
 from tests.conftest import BACKINGS
 from tests.machine import histories, nightly
 from tests.machine.histories import Home
-from tests.machine.machine import Machine
+from tests.machine.machine import Divergence, Machine
 from tests.machine.races import UNCONDITIONAL
 from tests.machine.service import MovingMachine, ServiceMachine
 from tests.machine.world import OWNER, moved_clocks
@@ -111,6 +114,25 @@ class Writing(ServiceMachine):
     WEIGHTS: ClassVar = {name: n for name, n in ServiceMachine.WEIGHTS.items() if name not in ("quote", "forecast")}
 
 
+class Miscounting(Charging):
+    """A fault that nothing but the service's own verification looks for: somebody adds to a running sum."""
+
+    WEIGHTS: ClassVar = Charging.WEIGHTS | {"miscount": 1}
+
+    def miscount(self) -> None:
+        def add() -> None:
+            with self.db.write() as session:
+                session.execute(update(SPENT).values(train=SPENT.c.train + 1))
+
+        self.call("miscount", add)
+
+
+class Forgetting(Miscounting):
+    """The same, and the database is rewound in between."""
+
+    WEIGHTS: ClassVar = Miscounting.WEIGHTS | {"backup": 2, "rewind": 2}
+
+
 def fault(home: Home, of: type[Machine]) -> str:
     """What the machine finds in its first histories."""
     found = (histories.run(home, SEED, number, 30, of).fault for number in range(1, 6))
@@ -145,6 +167,40 @@ def test_it_finds_a_read_that_forgets_the_key_s_own_budget(
     monkeypatch.setattr(lookup.sub_accounts, "with_own", lambda left, _own: left)
     monkeypatch.setattr(Reading, "WEIGHTS", {"set_budget": 3, read: 5})
     assert f", {read}: " in fault(home, Reading)
+
+
+def test_it_finds_a_new_entry_that_its_hash_is_not_of(home: Home) -> None:
+    """At the operation that wrote it, and not at the next verification."""
+    with moved_clocks(), home.world() as world:
+        machine = Charging(world, SEED, 1)
+        machine.compare()
+        machine.reserve()
+        with unprotected(world.db) as session:
+            session.execute(update(LedgerEntry).where(LedgerEntry.kind == "hold").values(actor="another"))
+        with pytest.raises(Divergence, match="ds_1_0 2: its hash"):
+            machine.compare()
+
+
+def test_it_finds_a_record_outside_that_is_of_no_entry(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Heads.write
+
+    def write(heads: Heads, head: Head, compared: KnownHead) -> bool:
+        return real(heads, head.model_copy(update={"head": "0" * 64}), compared)
+
+    monkeypatch.setattr(Heads, "write", write)
+    monkeypatch.setattr(Charging, "WEIGHTS", {"reserve": 1})
+    found = histories.run(home, SEED, 1, 2, Charging)
+    assert found.fault is not None and "its record outside fits" in found.fault, found
+
+
+def test_it_finds_running_sums_that_do_not_follow_from_the_entries(home: Home) -> None:
+    found = fault(home, Miscounting)
+    assert "the running sums" in found, found
+
+
+def test_a_rewind_forgets_nothing_that_was_not_verified(home: Home) -> None:
+    found = fault(home, Forgetting)
+    assert ", rewind: " in found and "the running sums" in found, found
 
 
 @pytest.mark.parametrize("forgets", ["the account", "a budget"])

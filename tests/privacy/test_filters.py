@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.contracts.dataset_spec import TypicalJob
 from core.errors import InvalidRequest
-from core.privacy import events, filters, pld, rdp
+from core.privacy import events, filters, gdp, pld, rdp
 from core.privacy.filters import GdpFilter, RdpFilter, choose_order, filter_of
 from core.privacy.mechanism import MechanismConfig
 from tests.privacy.support import DELTA, paper_jobs, release, request
@@ -51,6 +51,16 @@ def test_a_job_is_typical_by_default_in_batches_of_512(records: int) -> None:
         for batch in (512, records)
     )
     assert choose_order(8.0, DELTA, records) == in_batches != whole
+
+
+@pytest.mark.parametrize("cap", [20.0, 50.0])
+def test_a_gdp_budget_leaves_four_roundings_of_the_cap(cap: float) -> None:
+    """ε of a whole budget is rounded up by one of μ, so two of μ²: they fit, and two for the conversions."""
+    whole = Fraction(gdp.mu_from_epsilon(cap, DELTA)) ** 2 * 10**12
+    left = whole - filter_of("gdp").budget(cap, DELTA)
+    assert -0.1 < left - whole * 4 / 10**12 < 1.1  # units: the floor's one, and some of float64's error
+    assert whole / 10**12 > 4  # so that a rounding is several units
+    assert filter_of("gdp").epsilon(math.floor(whole - left), DELTA) <= cap
 
 
 def test_a_small_cap_has_a_budget_at_high_orders_only() -> None:

@@ -101,6 +101,17 @@ def test_nobody_waits_for_ever_for_a_message(ports: list[Port], monkeypatch: pyt
             heard()
 
 
+@pytest.mark.parametrize("length", [links.MAX_LINE_BYTES + 1, 2**64 - 1])
+def test_a_length_that_no_start_message_has_is_not_believed(ports: list[Port], length: int) -> None:
+    """The driver runs the job's own rank 0. The refusal comes while the connection is open: nothing was waited for."""
+    driver, rank, _ = ports
+    accepted = aside(lambda: rank.accept({START: driver.address}))
+    with driver.connect(rank.address, START) as connection:
+        connection.sendall(length.to_bytes(8, "big"))
+        with pytest.raises(LinksError, match=f"{length:,} bytes"):
+            receive_whole(accepted()[START])
+
+
 def test_strangers_that_keep_coming_prolong_no_wait(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock finds it a third of the time on: the last of the strangers is not even let in."""
     driver, rank, _ = ports

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 
-from tests.worker.gang import ring, together, trained
+from tests.worker.gang import Ends, ring, shared, together, trained
 from tests.worker.support import Supervisor
 from tests.worker.test_ranks import JOBS, TRAIN, same, start
+from worker.attempt.exchange import MESSAGE_BYTES
 from worker.data.ranks import Ranks, RanksError
 
 SIZES = (2, 3, 5)
@@ -61,6 +64,16 @@ def test_what_one_rank_says_reaches_all(size: int) -> None:
         )
 
     assert together(size, work, piece_bytes=64, ends=ring) == [(said, b"", {size - 1}, 10 - size, True, False)] * size
+
+
+@pytest.mark.parametrize("ends", [ring, shared])
+def test_a_length_that_rank_0_announces_is_bounded(ends: Callable[[int, int], Sequence[Ends]]) -> None:
+    def work(ranks: Ranks) -> str:
+        with pytest.raises(RanksError) as refused:
+            ranks.from_first(bytes(MESSAGE_BYTES + 1))
+        return str(refused.value)
+
+    assert together(2, work, ends=ends) == ["rank 0 announces a message of 65,537 bytes"] * 2
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])

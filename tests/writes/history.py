@@ -36,6 +36,7 @@ from app.pricing import service as pricing
 from app.sandbox import processes
 from app.secrets import ensure_secrets
 from app.settings import Settings, get_settings
+from core.privacy.filters import load_numerics
 from scrimp.cli import main as command_line
 from scrimp.client import Client
 from tests.chaos.invariants import ENDED, Json, ledger_faults
@@ -341,6 +342,7 @@ def main() -> None:
         processes.KEPT = (*processes.KEPT, "LD_PRELOAD", "WRITES_MAP")
         fork_server.COMMAND = ("env", f"LD_PRELOAD={library}", f"WRITES_MAP={path}", *fork_server.COMMAND)
     load_torch()
+    load_numerics()  # half of a history's cost, if each fork imports it
     tasks._sandbox()  # once for all forks: it probes in processes of its own
     print("ready", flush=True)
     for line in sys.stdin:

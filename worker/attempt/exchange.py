@@ -24,6 +24,7 @@ from torch import Tensor
 from worker.data.ranks import RanksError
 
 PIECE_BYTES = 2**20  # stays in a processor's cache
+MESSAGE_BYTES = 2**16  # of one from rank 0: the longest are fresh keys
 GONE = "a rank of this attempt is gone"
 
 
@@ -89,9 +90,12 @@ class Collective(ABC):
 
     def from_first(self, message: bytes = b"") -> bytes:
         """See Ranks.from_first."""
-        length = torch.tensor([len(message)])
-        self.from_rank(0, length)
-        sent = bytearray(message if self.rank == 0 else int(length))
+        numbers = torch.tensor([len(message)])
+        self.from_rank(0, numbers)
+        length = int(numbers)
+        if not 0 <= length <= MESSAGE_BYTES:
+            raise RanksError(f"rank 0 announces a message of {length:,} bytes")
+        sent = bytearray(message if self.rank == 0 else length)
         if sent:
             self.from_rank(0, torch.frombuffer(sent, dtype=torch.uint8))
         return bytes(sent)

@@ -22,6 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from worker.channel import MAX_LINE_BYTES
 from worker.data.ranks import RanksError
 
 JOIN_S = 120.0  # in which all ranks find each other; a busy machine takes seconds to start one
@@ -202,11 +203,13 @@ def receive_whole(connection: ssl.SSLSocket) -> bytes:
     """Receives one message, and ends the connection.
 
     Raises:
-        LinksError: it is cut off, or does not come.
+        LinksError: it is cut off, does not come, or is longer than any start message.
     """
     with closing(connection):
         connection.settimeout(JOIN_S)
         length = int.from_bytes(_exactly(connection, 8), "big")
+        if length > MAX_LINE_BYTES:
+            raise LinksError(f"a message of {length:,} bytes is announced, and a start message has {MAX_LINE_BYTES:,}")
         return _exactly(connection, length)
 
 
