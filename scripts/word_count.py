@@ -13,7 +13,9 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 GENERATED = {
     "api.md": "scripts.write_openapi",
     "cli.md": "scripts.write_cli",
+    "errors.md": "scripts.write_errors",
     "leaves.md": "scripts.write_leaves",
+    "metrics.md": "scripts.write_metrics",
     "settings.md": "scripts.write_settings",
     "threat-model.md": "scrimp.threat_model",
     "system-calls.md": "app.sandbox.system_calls, but for its first lines",

@@ -1,5 +1,5 @@
-"""Writes docs/openapi.json, docs/api.md, docs/leaves.md's table, docs/settings.md and docs/cli.md: `make openapi`.
-Tests compare them with the service's own document, settings and commands."""
+"""Writes docs/openapi.json, and of docs/ the pages api, cli, errors, metrics and settings, and leaves' table: `make
+openapi`. Tests compare them with the service's own document, errors, metrics, settings and commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.main import create_app
 from app.secrets import ensure_secrets
 from app.settings import Settings
 from app.web.openapi import as_text
-from scripts import write_cli, write_leaves, write_settings
+from scripts import write_cli, write_errors, write_leaves, write_metrics, write_settings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 HEAD = """# REST API
@@ -26,9 +26,9 @@ def main() -> None:
     (DOCS / "openapi.json").write_text(as_text(described))
     (DOCS / "api.md").write_text(page(described))
     write_leaves.main(described)
-    write_settings.main()
-    write_cli.main()
-    print(f"wrote openapi.json and the pages api, leaves, settings and cli of {DOCS}")
+    for writer in (write_settings, write_cli, write_errors, write_metrics):
+        writer.main()
+    print(f"wrote openapi.json and the pages api, leaves, settings, cli, errors and metrics of {DOCS}")
 
 
 def document() -> dict[str, Any]:
