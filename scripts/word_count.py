@@ -17,6 +17,7 @@ GENERATED = {
     "leaves.md": "scripts.write_leaves",
     "metrics.md": "scripts.write_metrics",
     "settings.md": "scripts.write_settings",
+    "specifications.md": "scripts.write_specifications",
     "threat-model.md": "scrimp.threat_model",
     "system-calls.md": "app.sandbox.system_calls, but for its first lines",
     "reports/audit.md": "tests.canaries.nightly",

@@ -21,7 +21,15 @@ from core.contracts.job_spec import Model
 from core.contracts.metrics import METRICS, rule_of
 from core.contracts.optimizers import Optimizer
 from core.privacy.releases import BEFORE
-from scripts import build_site, write_cli, write_errors, write_metrics, write_openapi, write_settings
+from scripts import (
+    build_site,
+    write_cli,
+    write_errors,
+    write_metrics,
+    write_openapi,
+    write_settings,
+    write_specifications,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in build_site.sources() if path.suffix == ".md" and "benchmarks" not in path.parts]
@@ -156,7 +164,9 @@ def test_every_route_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "writer", [write_settings, write_cli, write_errors, write_metrics], ids=lambda each: each.__name__
+    "writer",
+    [write_settings, write_cli, write_errors, write_metrics, write_specifications],
+    ids=lambda each: each.__name__,
 )
 def test_a_generated_page_is_as_written(writer: ModuleType) -> None:
     assert writer.PAGE.read_text() == writer.page(), "run `make openapi`"
