@@ -79,12 +79,16 @@ def value(schema: Schema) -> str:
     inside += list(schema.get("patternProperties", {}).values())
     kind = f"{schema['type']} of ({', '.join(map(value, inside))})" if inside else schema["type"]
     bounds = [f"{sign}{schema[key]:g}" for key, sign in (LEAST | MOST).items() if key in schema]
-    return " ".join([kind, ", ".join(each for each in bounds if each != "length ≥ 1")]).strip()
+    bounds = [bound for bound in bounds if bound != "length ≥ 1" and "prefixItems" not in schema]
+    return " ".join([kind, ", ".join(bounds)]).strip()
 
 
 def default(schema: Schema) -> str:
     """A member's default as it is written in JSON; of one that admission chooses, so."""
-    return f"`{json.dumps(schema['default'], ensure_ascii=False)}`" if "default" in schema else "chosen"
+    if "default" not in schema:
+        return "chosen"
+    text = json.dumps(schema["default"], ensure_ascii=False).replace("|", "\\|")
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 if __name__ == "__main__":
