@@ -4,18 +4,20 @@ page with the schemas."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from scripts import write_specs
 
 Schema = dict[str, Any]
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "specifications.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "specifications.md"
 HEAD = """# Specifications
 
-Every member of the documents that owners and analysts send, with its bounds and its default; a member without a default
-must be there. Where a member may be of several classes, its `kind` (a study's `strategy`) says which. `scrimp.specs`
-has the same classes in [Python](python.md). `make openapi` writes this page.
+Every member of the documents that callers send, with its bounds and its default; a member without a default must be
+there. Where a member may be of several classes, its `kind` (a study's `strategy`) says which. `scrimp.specs` has the
+classes of data sets and jobs in [Python](python.md). `make openapi` writes this page.
 """
 # Each part of the client's classes, its title, and the class that comes first.
 PARTS = {
@@ -26,6 +28,8 @@ PARTS = {
     "studies": ("Studies", "LinearScaling"),
 }
 TABLE = "\n| member | value | default |\n|---|---|---|\n"
+ATTRIBUTE = re.compile(r"^ {4}(\w+(?:, \w+)*):")
+WAYS = ("DatasetSpecByPath", "DatasetSpecByUpload")  # a DatasetSpec, by its way
 NAMED_BY = ("kind", "strategy")
 LEAST = {"minimum": "≥ ", "exclusiveMinimum": "> ", "minLength": "length ≥ ", "minItems": "length ≥ "}
 MOST = {"maximum": "≤ ", "exclusiveMaximum": "< ", "maxLength": "length ≤ ", "maxItems": "length ≤ "}
@@ -44,20 +48,41 @@ def page() -> str:
             (name for name in home if home[name] == part), key=lambda name, first=first: (name != first, name)
         )
         text += f"\n## {title}\n" + "".join(described(name, schemas[name]) for name in names)
-    return text
+    sent = requests(json.loads((DOCS / "openapi.json").read_text()), schemas)
+    return text + "\n## Other requests\n" + "".join(described(name, sent[name]) for name in sorted(sent))
+
+
+def requests(document: Schema, known: dict[str, Schema]) -> dict[str, Schema]:
+    """The schemas of all requests' bodies in an OpenAPI document, but for those that are known."""
+    schemas = document["components"]["schemas"]
+    bodies = [operation.get("requestBody", {}) for path in document["paths"].values() for operation in path.values()]
+    names, waiting = set[str](), write_specs.references(bodies)
+    while waiting:
+        names |= waiting
+        waiting = write_specs.references([schemas[name] for name in waiting]) - names
+    return {name: schemas[name] for name in names - {*known, *WAYS} if "properties" in schemas[name]}
 
 
 def described(name: str, schema: Schema) -> str:
     """A class: its kind, its text, and its members."""
     members, required = schema.get("properties", {}), schema.get("required", ())
     kinds = [f"`{members[name]['const']}`. " for name in NAMED_BY if "const" in members.get(name, {})]
-    text = escaped("\n".join(line.strip() for line in schema["description"].splitlines()))
     rows = "".join(
         f"| `{member}` | {escaped(value(each))} | {'' if member in required else default(each)} |\n"
         for member, each in members.items()
         if member not in NAMED_BY or "const" not in each
     )
+    text = says(schema["description"])
     return f"\n### {name}\n\n{''.join(kinds)}{text}\n" + (TABLE + rows if rows else "")
+
+
+def says(docstring: str) -> str:
+    """A class's text: without examples, its attributes as a list."""
+    text, _, attributes = docstring.partition(">>>")[0].partition("Attributes:\n")
+    lines = [line.strip() for line in text.strip().splitlines()]
+    if attributes:
+        lines += ["", *(ATTRIBUTE.sub(r"* `\1`:", line).strip() for line in attributes.rstrip().splitlines())]
+    return escaped("\n".join(lines))
 
 
 def escaped(text: str) -> str:
@@ -77,7 +102,7 @@ def value(schema: Schema) -> str:
         return " or ".join(f"`{each}`" for each in schema.get("enum") or [schema["const"]])
     inside = schema.get("prefixItems") or [schema[key] for key in ("items",) if key in schema]
     inside += list(schema.get("patternProperties", {}).values())
-    kind = f"{schema['type']} of ({', '.join(map(value, inside))})" if inside else schema["type"]
+    kind = f"{schema['type']} of ({', '.join(map(value, inside))})" if inside else schema.get("type", "any")
     bounds = [f"{sign}{schema[key]:g}" for key, sign in (LEAST | MOST).items() if key in schema]
     bounds = [bound for bound in bounds if bound != "length ≥ 1" and "prefixItems" not in schema]
     return " ".join([kind, ", ".join(bounds)]).strip()
@@ -86,7 +111,7 @@ def value(schema: Schema) -> str:
 def default(schema: Schema) -> str:
     """A member's default as it is written in JSON; of one that admission chooses, so."""
     if "default" not in schema:
-        return "chosen"
+        return "left out" if {"type": "null"} in schema.get("anyOf", ()) else "chosen"
     text = json.dumps(schema["default"], ensure_ascii=False).replace("|", "\\|")
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 

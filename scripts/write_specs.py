@@ -56,6 +56,11 @@ class StudySpec(JobSpec):
 '''
 
 
+def references(schema: Any) -> set[str]:
+    """The names of the documents that a schema refers to."""
+    return set(_refs(schema))
+
+
 def _refs(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
         if "$ref" in schema:
