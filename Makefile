@@ -108,6 +108,7 @@ docs: .venv/.dev
 openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py
 	$(BIN)/python -m scripts.write_specs
+	$(BIN)/python -m scripts.write_specifications
 
 # ziglang is a C compiler from the registry: its library needs nothing newer than glibc 2.17.
 wheel:

@@ -55,9 +55,78 @@ ConflictCode = Literal[
     "wrong-state",
 ]
 
+# What each of them means, and what to do: docs/errors.md is written from it.
+CONFLICTS: dict[ConflictCode, tuple[str, str]] = {
+    "artifact-damaged": ("A model file on disk differs from the recorded one.", "Restore the file from a backup."),
+    "budget-too-low": (
+        "The budget's new size is below what it has spent and held.",
+        "Choose at least `smallest_epsilon`.",
+    ),
+    "cap-too-low": ("The new cap is below what is spent and held.", "Choose a higher cap."),
+    "certificate-pending": ("The certificate is not signed yet.", "Ask again in a second."),
+    "content-deleted": ("The data set's content was deleted.", "Register other data."),
+    "duplicate-content": (
+        "You have already registered the same content, or a block's file has records, or people that may not come"
+        " back, of another block (`shared` counts them).",
+        "Use that data set; leave the units out.",
+    ),
+    "duplicate-label": ("The data set has a block of this label.", "Choose another label."),
+    "duplicate-name": ("The name is taken.", "Choose another name."),
+    "egress-pending": (
+        "The egress is not made yet, or waits for two persons.",
+        "Have them agree to its approval; ask again in a moment.",
+    ),
+    "head-pending": (
+        "The newest checkpoint is not signed yet, or a required witness has not seen it, or the hold is not "
+        "recorded yet.",
+        "Ask again in a second.",
+    ),
+    "idempotency-key-reused": (
+        "The Idempotency-Key was already sent with another document.",
+        "Use a new Idempotency-Key for a new job.",
+    ),
+    "last-admin-key": ("It is the last admin key without an expiry.", "Make another admin key first."),
+    "ledger-behind": (
+        "The database is older than the recorded head, or than what a witness saw: a backup was restored.",
+        "Run `scrimp restore` ([production.md](production.md#backup-and-restore)).",
+    ),
+    "not-ready": (
+        "The data set's file is still being read, or was rejected; `state` says which.",
+        "Wait until `state` is `ready`; if it was rejected, look at the data set for the reason.",
+    ),
+    "quota-exceeded": (
+        "Your key has stored as many bytes as it may; `stored_bytes` of `limit_bytes` are taken.",
+        "Delete a data set's content, or give an upload up; the key's `max_stored_bytes`, `SCRIMP_MAX_STORED_BYTES`.",
+    ),
+    "too-many-egresses": (
+        "The key has too many egresses that are not made, or the papers of the data set's egresses take too many "
+        "bytes.",
+        "Wait, or deny the approvals of some; delete the files of old jobs; `SCRIMP_MAX_OPEN_EGRESSES`, "
+        "`SCRIMP_MAX_EGRESS_BYTES`.",
+    ),
+    "too-many-jobs": ("The key has reached its limit of queued jobs.", "Wait until one ends."),
+    "too-many-predictions": ("The key has reached its limit of unfinished predictions.", "Wait until one ends."),
+    "too-many-uploads": (
+        "The key has too many uploads in pieces, or too many bytes in them, that are not registered.",
+        "Register one, or give one up (DELETE); `SCRIMP_MAX_OPEN_UPLOADS`, `SCRIMP_MAX_OPEN_UPLOAD_BYTES`.",
+    ),
+    "too-many-webhooks": ("The key has reached its limit of webhooks.", "Delete one."),
+    "upload-busy": (
+        "Another request writes to this upload. A lost connection counts for `SCRIMP_BODY_TIME_S`.",
+        "Ask for its offset again, and continue there.",
+    ),
+    "wrong-offset": ("The piece begins where the upload does not end.", "Continue at `offset`."),
+    "wrong-state": (
+        "The state of the job or data set does not allow this.",
+        "Read `detail`; look at the job or data set again.",
+    ),
+}
+
 
 class ServiceError(Exception):
-    """An error with a stable code, a sentence for a person and an HTTP status.
+    """The service failed unexpectedly.
+
+    Each kind of error has a stable code, a sentence for a person, an HTTP status, and what to do.
 
     Args:
         message: what happened and what to change; never a value computed from private data.
@@ -67,6 +136,7 @@ class ServiceError(Exception):
     code = "internal-error"
     status = 500
     title = "Something went wrong"
+    advice = "Tell the operator the time: the log has the cause."
 
     def __init__(self, message: str, **members: Any) -> None:
         super().__init__(message)
@@ -81,11 +151,12 @@ class ServiceError(Exception):
 
 
 class RequestError(ServiceError):
-    """The caller can fix the request (4xx)."""
+    """The request cannot be carried out; the caller can fix it (4xx)."""
 
     code = "bad-request"
     status = 400
     title = "The request cannot be carried out"
+    advice = "Read `detail`."
 
 
 class InvalidRequest(RequestError):
@@ -100,6 +171,7 @@ class InvalidRequest(RequestError):
     code = "invalid-request"
     status = 422
     title = "The request is not valid"
+    advice = "Change the values that the pointers in `errors` name."
 
     def __init__(self, message: str, errors: list[dict[str, Any]] | None = None, **members: Any) -> None:
         super().__init__(message, errors=errors or [], **members)
@@ -111,12 +183,14 @@ class InvalidRequest(RequestError):
 
 
 class UnknownHost(RequestError):
-    """The Host header names no host of this service. The request may come from another site's script
-    (DNS rebinding)."""
+    """The Host header names no host of this service.
+
+    The request may come from another site's script (DNS rebinding)."""
 
     code = "unknown-host"
     status = 400
     title = "This service does not answer to that host name"
+    advice = "Add the name to `SCRIMP_ALLOWED_HOSTS`."
 
 
 class NotFound(RequestError):
@@ -125,14 +199,16 @@ class NotFound(RequestError):
     code = "not-found"
     status = 404
     title = "Not found"
+    advice = "Check the id, or ask the data set's owner for a grant."
 
 
 class Unauthenticated(RequestError):
-    """The request has no valid key."""
+    """The key is missing, wrong, expired or revoked."""
 
     code = "unauthenticated"
     status = 401
     title = "A valid key is required"
+    advice = "Send `Authorization: Bearer KEY`."
 
 
 class Forbidden(RequestError):
@@ -141,6 +217,7 @@ class Forbidden(RequestError):
     code = "forbidden"
     status = 403
     title = "This key may not do that"
+    advice = "Ask the data set's owner for a grant."
 
 
 class Conflict(RequestError):
@@ -160,30 +237,34 @@ class PolicyError(RequestError):
     code = "policy-exceeded"
     status = 409
     title = "The owner's policy does not allow this job"
+    advice = "Ask for at most `allowed`."
 
 
 class PreconditionFailed(RequestError):
-    """The policy was changed since the caller looked at it; nothing was changed now."""
+    """Somebody changed the cap or the budget since the caller looked at it. Nothing was changed now."""
 
     code = "precondition-failed"
     status = 412
     title = "It was changed in the meantime"
+    advice = "Look again, and send the new `ETag` as `If-Match`."
 
 
 class PreconditionRequired(RequestError):
-    """A change of a policy must name the version that it is for."""
+    """A change of a cap or a budget must name the version that it is for."""
 
     code = "precondition-required"
     status = 428
     title = "The version of the change is missing"
+    advice = "Send `If-Match` with the `ETag` that you saw, or `*`."
 
 
 class TooManyRequests(RequestError):
-    """More requests or more failed sign-ins in a minute than the limit."""
+    """The key or address sent too many requests or failed sign-ins, or the key too many bytes or large bodies."""
 
     code = "too-many-requests"
     status = 429
     title = "Too many requests"
+    advice = "Wait for `Retry-After` seconds."
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
@@ -191,19 +272,24 @@ class TooManyRequests(RequestError):
 
 
 class TooSlow(RequestError):
-    """The body arrived too slowly."""
+    """The request's head or body took too long to arrive."""
 
     code = "too-slow"
     status = 408
     title = "The body arrived too slowly"
+    advice = "Send it again."
 
 
 class TooLarge(RequestError):
-    """The body is above the route's limit."""
+    """The body is larger than the route accepts, or than its upload declared."""
 
     code = "too-large"
     status = 413
     title = "The body is too large"
+    advice = (
+        "Send less, or have the operator raise `SCRIMP_MAX_UPLOAD_BYTES`, `SCRIMP_MAX_UPLOAD_TOTAL_BYTES`, "
+        "`SCRIMP_MAX_PATH_BYTES` or `SCRIMP_MAX_BODY_BYTES`."
+    )
 
 
 def too_large(limit_bytes: int) -> TooLarge:
@@ -217,14 +303,20 @@ class BudgetError(ServiceError):
     code = "budget-exceeded"
     status = 409
     title = "The privacy budget does not cover this job"
+    advice = (
+        "Ask for at most `largest_epsilon_that_fits`, or where the hold-out cannot pay for a score "
+        "`largest_noise_mu_that_fits`. If `budget` is not null, ask the owner for a larger one "
+        "([budgets.md](budgets.md))."
+    )
 
 
 class LimitError(ServiceError):
-    """A helper process (parsing, pricing) exceeded its time or memory limit."""
+    """A helper process (parsing, pricing) exceeded its time or memory limit (422), or all are busy (503)."""
 
     code = "limit-exceeded"
     status = 422
     title = "The request needs more time or memory than is allowed"
+    advice = "422: ask for less. 503: try again."
 
 
 class Unavailable(ServiceError):
@@ -233,6 +325,7 @@ class Unavailable(ServiceError):
     code = "unavailable"
     status = 503
     title = "The service cannot answer at the moment"
+    advice = "Try again after `Retry-After` seconds."
 
 
 class StorageFull(ServiceError):
@@ -241,6 +334,7 @@ class StorageFull(ServiceError):
     code = "storage-full"
     status = 507
     title = "The service's storage is full"
+    advice = "Tell the operator."
 
 
 class PrivacyError(ServiceError):
@@ -249,6 +343,7 @@ class PrivacyError(ServiceError):
     code = "privacy-invariant"
     status = 500
     title = "A privacy invariant does not hold; nothing was released"
+    advice = "Tell the operator. Do not retry."
 
 
 class WorkerError(ServiceError):

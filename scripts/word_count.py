@@ -13,8 +13,11 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 GENERATED = {
     "api.md": "scripts.write_openapi",
     "cli.md": "scripts.write_cli",
+    "errors.md": "scripts.write_errors",
     "leaves.md": "scripts.write_leaves",
+    "metrics.md": "scripts.write_metrics",
     "settings.md": "scripts.write_settings",
+    "specifications.md": "scripts.write_specifications",
     "threat-model.md": "scrimp.threat_model",
     "system-calls.md": "app.sandbox.system_calls, but for its first lines",
     "reports/audit.md": "tests.canaries.nightly",
@@ -23,7 +26,7 @@ GENERATED = {
 }
 EVIDENCE = ("claims.md", "measured.md", "papers.md", "reports/")
 PATH = 1_500  # words of a path, and of the guarantee: ten minutes
-MOST = 74_300  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
+MOST = 62_100  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
 
 
 def kind_of(page: str) -> str:

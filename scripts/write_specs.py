@@ -56,6 +56,11 @@ class StudySpec(JobSpec):
 '''
 
 
+def references(schema: Any) -> set[str]:
+    """The names of the documents that a schema refers to."""
+    return set(_refs(schema))
+
+
 def _refs(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
         if "$ref" in schema:
@@ -161,8 +166,8 @@ def _file(part: str, classes: list[str], defs: dict[str, Schema], home: dict[str
     return f'"""{SAYS[part]} Written by scripts/write_specs.py from core/contracts."""\n\n{"".join(lines)}{body}'
 
 
-def _schemas() -> tuple[dict[str, Schema], dict[str, str]]:
-    """Every document's schema, and the file that it belongs to."""
+def schemas() -> tuple[dict[str, Schema], dict[str, str]]:
+    """Every document's schema, and the file of the client that it belongs to."""
     defs: dict[str, Schema] = {}
     home: dict[str, str] = {}
     roots: tuple[type[BaseModel], ...] = (JobSpec, DatasetSpec)
@@ -180,7 +185,7 @@ def _schemas() -> tuple[dict[str, Schema], dict[str, str]]:
 
 def files() -> dict[str, str]:
     """The files' names within the client, and their contents, formatted."""
-    defs, home = _schemas()
+    defs, home = schemas()
     order = _ordered(sorted(defs), defs, [])
     made = {part: _file(part, [name for name in order if home[name] == part], defs, home) for part in SAYS}
     names = sorted(home.items(), key=lambda each: (each[1], each[0]))

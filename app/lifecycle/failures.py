@@ -32,6 +32,23 @@ TOLD = {
     "superseded": "the job's stored numerics are of an earlier release: read before any record",
     "numerics": "the self-test, on random inputs, before any record is read",
 }
+# What a caller can do about each: docs/errors.md is written from it.
+ADVICE = {
+    "data-damaged": "Tell the operator: a file is missing or damaged.",
+    "extractor-missing": "Tell the operator, who adds it to the models root; or name another.",
+    "extractor-former": "Tell the operator, who adds it to the models root anew; or name another.",
+    "model-missing": "Tell the operator, who adds it to the models root; or name another.",
+    "model-unfit": "Train another model: the message names the part that has no exact per-record gradients.",
+    "model-too-large": "Train a smaller model, or have the operator raise `SCRIMP_ATTEMPT_MEMORY_BYTES`.",
+    "data-too-large": "Have the operator raise `SCRIMP_ATTEMPT_MEMORY_BYTES`: the declared records do not fit.",
+    "storage": "Tell the operator: the storage is full or away.",
+    "time-limit": "Ask for fewer steps or a larger `runtime.max_duration_s`; the key and the service have limits too.",
+    "superseded": "Submit the job again.",
+    "numerics": "Ask for a processor (`runtime.device`). If it was one, tell the operator.",
+    "internal": "Tell the operator the job's id. Until the logs have named the cause, the same job may fail again, at "
+    "the same cost.",
+    "trial-failed": "Look at the trial that failed: it has a code of its own.",
+}
 INTERNAL = Failure(
     code="internal",
     message="The attempt failed. Tell the operator the job's id: the logs name the cause. Until it is known, the same "

@@ -62,10 +62,19 @@ REQUESTS = Metric("scrimp_http_requests", "Requests.", "counter", ("method", "ro
 SECONDS = Metric("scrimp_http_request_seconds", "Time to answer a request.", "histogram", ("method", "route"))
 PRICES = Metric("scrimp_prices", "Prices, by how each was found.", "counter", ("found",))
 PRICING_QUEUE = Metric("scrimp_pricing_queue", "Requests that wait for a process that prices.", "gauge")
-ENDS = Metric("scrimp_attempt_processes", "Ended processes of attempts, by exit code or signal.", "counter", ("ended",))
-EXCEEDED_AUDITS = Metric("scrimp_audits_exceeded", "Audits that contradict what their job claims.", "counter")
+ENDS = Metric(
+    "scrimp_attempt_processes",
+    "Ended processes of attempts: exit code, signal, or `supervisor` (a cancel, a limit, a stop).",
+    "counter",
+    ("ended",),
+)
+EXCEEDED_AUDITS = Metric(
+    "scrimp_audits_exceeded", "Audits that contradict what their job claims: workers' logs name it.", "counter"
+)
 # Not with the others: its keys' names are read with it, and there may be many.
-KEY_SECONDS = Metric("scrimp_key_job_seconds", "Seconds of ended attempts, by the job's key.", "counter", ("key",))
+KEY_SECONDS = Metric(
+    "scrimp_key_job_seconds", "Whole seconds of ended attempts: the 100 keys with the most.", "counter", ("key",)
+)
 # Attempts whose rows the retention has deleted: /metrics adds them to those that are there.
 SHORTENED_ATTEMPTS = Metric("scrimp_shortened_attempts", "Attempts that are kept as a count.", "counter", ("outcome",))
 METRICS = {each.name: each for each in (REQUESTS, SECONDS, PRICES, PRICING_QUEUE, ENDS, EXCEEDED_AUDITS)}

@@ -78,8 +78,10 @@ class ServiceCollector(Collector):
 
 def _queue(session: Session, at: datetime) -> Families:
     """Jobs that a worker could claim now: what workers are scaled by."""
-    queued = GaugeMetricFamily("scrimp_queued_jobs", "Jobs that a worker could claim now.", labels=["device"])
-    oldest = GaugeMetricFamily("scrimp_queue_oldest_seconds", "Age of the oldest of them.", labels=["device"])
+    queued = GaugeMetricFamily(
+        "scrimp_queued_jobs", "Jobs that a worker could claim now: scale by it.", labels=["device"]
+    )
+    oldest = GaugeMetricFamily("scrimp_queue_oldest_seconds", "Age of the oldest queued job.", labels=["device"])
     for device, needs in (("cpu", ~NEEDS_GPU), ("cuda", NEEDS_GPU)):
         count, first = session.execute(select(func.count(), func.min(Job.created_at)).where(*CLAIMABLE, needs)).one()
         queued.add_metric([device], count)
@@ -111,7 +113,9 @@ def _attempts(session: Session) -> Families:
 def _keys(session: Session) -> Families:
     """What keys have queued, run and ran: of each the MOST_KEYS keys with the most."""
     jobs = GaugeMetricFamily(
-        "scrimp_key_jobs", "Jobs and trials that wait for a worker or run, by key.", labels=["key", "name", "state"]
+        "scrimp_key_jobs",
+        f"Jobs and trials that wait for a worker or run: the {MOST_KEYS} keys with the most of each.",
+        labels=["key", "name", "state"],
     )
     seconds = CounterMetricFamily(measures.KEY_SECONDS.name, measures.KEY_SECONDS.says, labels=["key", "name"])
     samples: list[tuple[str, str, float]] = []
@@ -134,7 +138,7 @@ def _keys(session: Session) -> Families:
 
 def _outbox(session: Session, at: datetime) -> Families:
     rows = GaugeMetricFamily("scrimp_outbox_rows", "Tasks that wait for the relay.", labels=["topic"])
-    oldest = GaugeMetricFamily("scrimp_outbox_oldest_seconds", "Age of the oldest of them.", labels=["topic"])
+    oldest = GaugeMetricFamily("scrimp_outbox_oldest_seconds", "Age of the oldest task.", labels=["topic"])
     counts = {
         topic: (count, first)
         for topic, count, first in session.execute(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -32,6 +32,7 @@ class Kind:
     statuses: tuple[int, ...]
     title: str
     description: str
+    advice: str
 
     @property
     def schema_name(self) -> str:
@@ -42,12 +43,17 @@ def kinds() -> dict[str, Kind]:
     """Every kind of problem that a route may return, from the error tree."""
     by_code = {}
     for error in _tree(errors.ServiceError):
-        codes = get_args(errors.ConflictCode) if error is errors.Conflict else (error.code,)
+        codes = errors.CONFLICTS if error is errors.Conflict else (error.code,)
         statuses = (422, 503) if error is errors.LimitError else (error.status,)
         for code in codes:
-            summary = (error.__doc__ or error.title).partition("\n")[0]
-            by_code[code] = Kind(code, statuses, error.title, summary)
+            summary, advice = errors.CONFLICTS[code] if error is errors.Conflict else (meaning_of(error), error.advice)
+            by_code[code] = Kind(code, statuses, error.title, summary, advice)
     return by_code
+
+
+def meaning_of(error: type[errors.ServiceError]) -> str:
+    """What went wrong, where an error of this kind is raised."""
+    return (error.__doc__ or error.title).partition("\n")[0]
 
 
 def _tree(error: type[errors.ServiceError]) -> Iterator[type[errors.ServiceError]]:

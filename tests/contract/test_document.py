@@ -92,7 +92,7 @@ def test_the_idempotency_key_is_required_and_what_is_made_has_an_address(documen
 
 def test_every_kind_of_problem_has_a_schema_and_every_conflict_a_name(document: Json) -> None:
     known = openapi.kinds()
-    assert set(get_args(errors.ConflictCode)) <= set(known)
+    assert set(get_args(errors.ConflictCode)) == set(errors.CONFLICTS) <= set(known)
     for kind in known.values():
         assert kind.schema_name in document["components"]["schemas"]
     assert set(MEMBERS) | set(examples.PROBLEMS) <= set(known)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import pytest
@@ -20,7 +21,15 @@ from core.contracts.job_spec import Model
 from core.contracts.metrics import METRICS, rule_of
 from core.contracts.optimizers import Optimizer
 from core.privacy.releases import BEFORE
-from scripts import build_site, write_cli, write_openapi, write_settings
+from scripts import (
+    build_site,
+    write_cli,
+    write_errors,
+    write_metrics,
+    write_openapi,
+    write_settings,
+    write_specifications,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in build_site.sources() if path.suffix == ".md" and "benchmarks" not in path.parts]
@@ -154,9 +163,10 @@ def test_every_route_is_documented() -> None:
     assert (ROOT / "docs" / "api.md").read_text() == write_openapi.page(document), "run `make openapi`"
 
 
-def test_the_page_of_settings_is_theirs() -> None:
-    assert (ROOT / "docs" / "settings.md").read_text() == write_settings.page(), "run `make openapi`"
-
-
-def test_the_page_of_commands_is_theirs() -> None:
-    assert (ROOT / "docs" / "cli.md").read_text() == write_cli.page(), "run `make openapi`"
+@pytest.mark.parametrize(
+    "writer",
+    [write_settings, write_cli, write_errors, write_metrics, write_specifications],
+    ids=lambda each: each.__name__,
+)
+def test_a_generated_page_is_as_written(writer: ModuleType) -> None:
+    assert writer.PAGE.read_text() == writer.page(), "run `make openapi`"

@@ -1,4 +1,4 @@
-"""The walk-through of docs/living-data.md, line by line, in a shell, against `scrimp serve`."""
+"""The walk-through of docs/paths/growing.md, line by line, in a shell, against `scrimp serve`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests import servers
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "living-data.md"
+PAGE = ROOT / "docs" / "paths" / "growing.md"
 END = "__end of the command__"
 FENCED = re.compile(r"^```(sh)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What no two runs have in common: ids and their order, hashes, times, and counts with OpenDP's noise.
@@ -69,7 +69,7 @@ class Shell:
 
 def steps() -> Iterator[tuple[str, str]]:
     """The commands of the section, each with what it is said to answer; a script has no answer."""
-    section = PAGE.read_text().split("## A walk through")[1]
+    section = PAGE.read_text()
     for script, block in FENCED.findall(section):
         if script:
             yield block, ""

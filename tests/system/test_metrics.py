@@ -248,7 +248,7 @@ def test_possible_metrics_are_announced(whole: tuple[Scene, Everything]) -> None
         text = client.get("/metrics", headers={"Authorization": f"Bearer {scene.admin.token}"}).text
     for name in POSSIBLE:
         assert f"# HELP {name} " in text, name
-    page = (DEPLOY.parent / "docs" / "production.md").read_text()
+    page = (DEPLOY.parent / "docs" / "metrics.md").read_text()
     announced = re.findall(r"^# HELP (scrimp_[a-z_]+?)(?:_total)? ", text, re.MULTILINE)
     assert len(announced) > 25 and [name for name in announced if f"`{name}" not in page] == []
 
