@@ -33,8 +33,8 @@ Kernels = Literal["avx512", "avx2", "plain", "python"]
 BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 
 ROW_UNIT = 48  # a linear model's float32 groups: whole tiles of its products
-NETWORK_ROWS = (1, 2, 3, 4, 6, 8, 12)  # a network's pass below 16 rows; above, a multiple of 16
 TILE_ROWS = 16
+NETWORK_ROWS = (1, 2, 3, 4, 6, *range(8, 96, 4))  # a network's pass below 96 rows; above, a multiple of 16
 PASS_BYTES = 2**28  # a network's pass: larger passes leave a processor's caches and are slower
 GPU_PASS_BYTES = 2**34  # a pass on a GPU, which is fast on many rows at once; smaller where that does not fit
 CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the features in the cache
@@ -400,5 +400,5 @@ def cheapest_rows(cap: int, rows: int, overhead: int, *, linear: bool) -> int:
     """
     unit = ROW_UNIT if linear else TILE_ROWS
     small = [size for size in NETWORK_ROWS if size <= cap] if not linear or cap < unit else []
-    sizes: list[int] = [*small, *range(unit, cap + 1, unit)]
+    sizes: list[int] = [*small, *range(unit if linear else 6 * unit, cap + 1, unit)]
     return min(sizes, key=lambda size: -(-rows // size) * (size + overhead))

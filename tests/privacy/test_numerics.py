@@ -64,7 +64,7 @@ DELAYED = {"kind": "dp2_rmsprop", "learning_rate_adaptive": 0.1, "max_grad_norm_
 def test_rows_are_whole_tiles_and_the_last_pass_fills_up_cheaply(batch: int | None, model: dict[str, Any]) -> None:
     found = numerics(batch, model=model)
     assert found.rows_per_step is not None
-    assert found.rows_per_pass % (48 if model["kind"] == "linear" else 16) == 0
+    assert found.rows_per_pass % (48 if model["kind"] == "linear" else 16 if found.rows_per_pass >= 96 else 4) == 0
     computed = -(-found.rows_per_step // found.rows_per_pass) * found.rows_per_pass
     assert found.rows_per_step <= computed <= found.rows_per_step * (1.25 if (batch or 20_000) < 100 else 1.03)
 
@@ -121,9 +121,9 @@ def test_passes_have_the_size_of_the_device_that_a_job_names() -> None:
     assert numerics(**of, runtime=few).rows_per_pass == 32
 
 
-@pytest.mark.parametrize(("batch", "rows"), [(1, 12), (4, 48), (6, 48), (12, 64), (14, 64), (47, 128)])
+@pytest.mark.parametrize(("batch", "rows"), [(1, 24), (4, 36), (6, 44), (12, 60), (14, 64), (47, 128)])
 def test_a_network_s_small_steps_are_few_small_passes(batch: int, rows: int) -> None:
-    """Those of R = 21, 35, 41, 58, 62 and 127 rows: the least rows, with eight more for each pass. Of conv5 64 fit."""
+    """Those of R = 21, 35, 41, 58, 62 and 127 rows: whole fours, with eight more for each pass. Of conv5 64 fit."""
     assert numerics(batch, model=MLP).rows_per_pass == rows
     assert numerics(batch, model={"kind": "cnn", "preset": "conv5"}, features=3072).rows_per_pass == min(64, rows)
     assert numerics(batch, model={"kind": "linear"}).rows_per_pass in (48, 96, 144)
