@@ -105,5 +105,5 @@ def note_turn(trip: Trip, pair: Pair, turn: Turn) -> None:
 def _noted(dialect: str) -> Insert:
     new = insert_of(dialect, table_of(ClaimTurn))
     values = {name: new.excluded[name] for name in ("turn", "owner_start", "key_start")}
-    bound = [(name, bindparam(name)) for name in ("owner_key", "key_id", *values)]
-    return new.values(**dict(bound)).on_conflict_do_update(index_elements=["owner_key", "key_id"], set_=values)
+    new = new.values({name: bindparam(name) for name in ("owner_key", "key_id", *values)})
+    return new.on_conflict_do_update(index_elements=["owner_key", "key_id"], set_=values)
