@@ -21,7 +21,8 @@ from app.lifecycle.marks import Marks
 from app.lifecycle.measures import ENDS, Measures
 from app.lifecycle.queue import crews
 from app.lifecycle.queue.crews import Member
-from app.lifecycle.queue.fair import Room, claim_next, size_that_waits
+from app.lifecycle.queue.fair import claim_next, size_that_waits
+from app.lifecycle.queue.fronts import Room
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import notify
 from app.logs import about

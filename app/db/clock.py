@@ -10,12 +10,12 @@ machine, when no earlier worker is alive. So a moment of a clock with another na
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Float, String, and_, func, or_, select
+from sqlalchemy import BindParameter, ColumnElement, DateTime, Float, String, and_, func, or_, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.functions import FunctionElement
@@ -42,7 +42,24 @@ class ClockName(FunctionElement[str]):
     inherit_cache = True
 
 
-@compiles(Reading, "postgresql")
+class Ago(FunctionElement[datetime]):
+    """The time of day so many seconds ago, by the database's clock, in SQL: as `now_there`."""
+
+    type = DateTime(timezone=True)
+    inherit_cache = True
+
+
+@compiles(Ago)
+def _ago_of_server(element: Ago, compiler: Any, **options: Any) -> str:
+    return f"(clock_timestamp() - {compiler.process(element.clauses, **options)} * interval '1 second')"
+
+
+@compiles(Ago, "sqlite")
+def _ago_of_machine(element: Ago, compiler: Any, **options: Any) -> str:
+    return f"scrimp_ago({compiler.process(element.clauses, **options)})"
+
+
+@compiles(Reading)
 def _reading_of_server(_element: Reading, _compiler: Any, **_: Any) -> str:
     return EPOCH
 
@@ -52,7 +69,7 @@ def _reading_of_machine(_element: Reading, _compiler: Any, **_: Any) -> str:
     return "scrimp_boottime()"
 
 
-@compiles(ClockName, "postgresql")
+@compiles(ClockName)
 def _name_of_server(_element: ClockName, _compiler: Any, **_: Any) -> str:
     return "'database'"
 
@@ -78,6 +95,11 @@ def now_there(session: Session) -> datetime:
         return now()
     database_now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     return database_now
+
+
+def ago(seconds: float) -> str:
+    """The time of day so many seconds ago, as SQLite stores it."""
+    return f"{now() - timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S.%f}"
 
 
 def boottime() -> float:

@@ -186,6 +186,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     # Looked up at each call, so that tests can set the clock.
     connection.create_function("scrimp_boottime", 0, partial(_clock, "boottime"))
     connection.create_function("scrimp_boot", 0, partial(_clock, "boot"))
+    connection.create_function("scrimp_ago", 1, clock.ago)
 
 
 def _clock(name: Literal["boottime", "boot"]) -> float | str:

@@ -16,14 +16,14 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from sqlalchemy import Select, Update
+from sqlalchemy import Insert, Select, Update
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
 from app.db.database import IDLE
 from app.db.statement_batch import Together, Values
 
-Statement = Select[Any] | Update | Together
+Statement = Select[Any] | Update | Insert | Together
 
 
 class Reply(Protocol):
@@ -119,12 +119,13 @@ class _Cursor(_Rows):
 class _Compiled:
     """A statement as the driver takes it, with SQLAlchemy's types of its parameters and columns."""
 
-    def __init__(self, statement: Select[Any] | Update, dialect: Dialect) -> None:
+    def __init__(self, statement: Select[Any] | Update | Insert, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
         self.text, self._compiled = str(compiled), compiled
         if "POSTCOMPILE" in self.text:
             raise ValueError("a statement of a trip has a fixed text: write `or_` in place of `in_`")
-        kinds = {name: bind.type.dialect_impl(dialect).bind_processor(dialect) for name, bind in compiled.binds.items()}
+        names = {name: bind.type.dialect_impl(dialect) for bind, name in compiled.bind_names.items()}
+        kinds = {name: kind.bind_processor(dialect) for name, kind in names.items()}
         self._binds = {name: convert for name, convert in kinds.items() if convert is not None}
         self._names = [column.name for column in statement.exported_columns]
         self._types = [column.type.dialect_impl(dialect) for column in statement.exported_columns]

@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 
 
 def insert_into(session: Session, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """The session's dialect's own INSERT, which knows ON CONFLICT; the other dialect is not loaded."""
-    if session.get_bind().dialect.name == "postgresql":
+    """The session's dialect's own INSERT, which knows ON CONFLICT."""
+    return insert_of(session.get_bind().dialect.name, table)
+
+
+def insert_of(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """A dialect's own INSERT, which knows ON CONFLICT; the other dialect is not loaded."""
+    if dialect == "postgresql":
         from sqlalchemy.dialects.postgresql import insert as of_postgres  # noqa: PLC0415
 
         return of_postgres(table)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import BigInteger, Select, String, and_, bindparam, func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.db.database import Database
 from app.db.models import Account, Dataset, DatasetContent, Job, LedgerCheck, LedgerEntry
+from app.db.trip import round_trip
 from app.ledger.transparency import notes
 from app.ledger.transparency.heads import TRIES, Head, Heads, UnreadableHeadError
 from app.ledger.transparency.notes import Checkpoint
@@ -29,6 +31,18 @@ MARKER = "dataset"  # in a job's folder in the storage: names the job's data set
 BATCH = 500
 ALL = 2**63 - 1
 FOUND = func.coalesce(LedgerCheck.behind, LedgerCheck.problem)
+LEDGER = select(bindparam("dataset", type_=String).label("id")).subquery()
+READ: tuple[Any, ...] = (Account.entries, LedgerEntry.hash.label("there"), FOUND.label("noted"))
+STATE: Select[Any] = (
+    select(*READ)
+    .select_from(LEDGER)
+    .outerjoin(Account, Account.dataset_id == LEDGER.c.id)
+    .outerjoin(LedgerCheck, LedgerCheck.dataset_id == LEDGER.c.id)
+    .outerjoin(
+        LedgerEntry,
+        and_(LedgerEntry.dataset_id == LEDGER.c.id, LedgerEntry.seq == bindparam("seq", type_=BigInteger)),
+    )
+)
 
 
 def record(db: Database, heads: Heads, dataset_id: str) -> None:
@@ -140,27 +154,28 @@ def read_recorded(heads: Heads, dataset_id: str) -> Head | None:
 
 def problems(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str, str]:
     """What is wrong with the ledgers of these data sets, by id; sound ledgers are left out."""
-    ids = list(dataset_ids)
-    problems_by_id = _against_records(db, heads, ids)
+    states = _states(db, heads, dataset_ids).items()
+    return {dataset_id: problem for dataset_id, (misfits, noted) in states if (problem := misfits or noted)}
+
+
+def _states(db: Database, heads: Heads, dataset_ids: Iterable[str]) -> dict[str, tuple[str | None, str | None]]:
+    """Of each ledger how it differs from its record, which is read first, and what an earlier check noted."""
+    recorded = heads.read_all(list(dataset_ids))
     with db.read() as session:
-        checks = select(LedgerCheck.dataset_id, FOUND).where(LedgerCheck.dataset_id.in_(ids), FOUND.is_not(None))
-        return {row[0]: row[1] for row in session.execute(checks)} | problems_by_id
-
-
-def _against_records(db: Database, heads: Heads, dataset_ids: list[str]) -> dict[str, str]:
-    by_id: dict[str, str] = {}
-    recorded: dict[str, Head | None] = {}
-    for dataset_id, head in heads.read_all(dataset_ids).items():
+        with round_trip(session.connection()) as trip:
+            replies = {
+                dataset_id: trip.send(STATE, {"dataset": dataset_id, "seq": head.seq if isinstance(head, Head) else 0})
+                for dataset_id, head in recorded.items()
+            }
+        states = {dataset_id: reply.one_or_none() for dataset_id, reply in replies.items()}
+    by_id = dict[str, tuple[str | None, str | None]]()
+    for dataset_id, state in states.items():
+        head, noted = recorded[dataset_id], None if state is None else state.noted
         if isinstance(head, UnreadableHeadError):
-            by_id[dataset_id] = f"its record outside the database cannot be read: {head}"
-        else:
-            recorded[dataset_id] = head
-    with db.read() as session:
-        accounts = session.scalars(select(Account).where(Account.dataset_id.in_(recorded)))
-        for account in accounts:
-            problem = misfit(session, account, recorded[account.dataset_id])
-            if problem is not None:
-                by_id[account.dataset_id] = problem
+            by_id[dataset_id] = f"its record outside the database cannot be read: {head}", noted
+        elif state is not None:
+            misfits = None if state.entries is None else difference(head, state.entries, state.there)
+            by_id[dataset_id] = misfits, noted
     return by_id
 
 
@@ -247,7 +262,8 @@ def survey(db: Database, heads: Heads, store: Objects, damaged: Mapping[str, str
     with db.read() as session:
         account_ids = set(session.scalars(select(Account.dataset_id)))
     recorded = heads.recorded()
-    problem_by_id = {**damaged} | unknown | _against_records(db, heads, sorted(account_ids | set(recorded)))
+    states = _states(db, heads, sorted(account_ids | set(recorded))).items()
+    problem_by_id = {**damaged} | unknown | {each: misfits for each, (misfits, _noted) in states if misfits}
     problem_by_id |= {each: "the database does not know this data set" for each in recorded if each not in account_ids}
     with db.write() as session:
         earlier = {row.dataset_id: row for row in session.scalars(select(LedgerCheck))}

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.models import Account, Dataset, Job, LedgerEntry
-from app.db.trip import Trip, round_trip
+from app.db.trip import Reply, Trip, round_trip
 from app.ledger import accounts
 from app.ledger.accounts import NOTHING, Hold, HoldTerms
 from core.contracts.base import Document
@@ -145,6 +145,11 @@ def held_on(session: Session, job_id: str) -> list[str]:
     Empty on public data.
     """
     return list(session.scalars(HELD, {"job": job_id, "hold": f"hold:{job_id}"}))
+
+
+def ask_held(trip: Trip, job_id: str) -> Reply:
+    """Asks for the rows of `held_on`."""
+    return trip.send(HELD, {"job": job_id, "hold": f"hold:{job_id}"})
 
 
 def read_by(session: Session, job: Job) -> list[Dataset]:

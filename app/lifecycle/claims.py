@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Literal, get_args
 
-from sqlalchemy import Float, bindparam, func, insert, select, update
+from sqlalchemy import Float, String, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, in_seconds
-from app.db.models import ApiKey, Attempt, Job, table_of
+from app.db.models import ApiKey, Attempt, Job, JobEvent, table_of
+from app.db.statement_batch import Together, row_of, values_of
+from app.db.trip import Trip, round_trip
 from app.lifecycle import job_events, measures, study_states
-from app.lifecycle.settle import Cause, limit_of_running
-from app.lifecycle.states import ACTIVE, IS_DUE, append_event, enqueue, write_event
+from app.lifecycle.settle import Cause
+from app.lifecycle.states import ACTIVE, ANNOUNCE, IS_DUE, append_event, enqueue, event_row
 from core.contracts.stored_documents import Failure
 from core.errors import StaleAttempt
 from core.ids import whole_second
 
 LONGEST_BACKOFF_S = 60.0
+JOBS, KEYS, ATTEMPTS, EVENTS = (table_of(each) for each in (Job, ApiKey, Attempt, JobEvent))
 RENEW = (
     update(Job)
     .where(Job.id == bindparam("own_job"), Job.attempt == bindparam("own_attempt"), Job.status.in_(ACTIVE))
@@ -34,6 +38,45 @@ RENEW = (
     )
     .returning(Job)
     .execution_options(synchronize_session=False, populate_existing=True)
+)
+_RUNS = JOBS.alias("runs")
+OF_JOB = select(JOBS.c.key_id).where(JOBS.c.id == bindparam("job", type_=String)).scalar_subquery()
+# Locked in this order. Of a job that is a trial, its study; a key that has a limit.
+STUDY = (
+    select(_RUNS.c.id)
+    .where(_RUNS.c.id == select(JOBS.c.parent_id).where(JOBS.c.id == bindparam("job", type_=String)).scalar_subquery())
+    .with_for_update(key_share=True)
+)
+QUEUED = (
+    select(*(JOBS.c[each] for each in ("id", "parent_id", "device", "spec", "attempt", "events", "traceparent")))
+    .where(JOBS.c.id == bindparam("job", type_=String), JOBS.c.status == "queued", JOBS.c.study.is_(None), IS_DUE)
+    .with_for_update(key_share=True)
+)
+LIMIT = (
+    select(KEYS.c.max_running_jobs.label("most"))
+    .where(KEYS.c.id == OF_JOB, KEYS.c.max_running_jobs.is_not(None))
+    .with_for_update(key_share=True)
+)
+# Trials count, not their study.
+RUNNING = select(func.count().label("count")).where(
+    _RUNS.c.key_id == OF_JOB, or_(*(_RUNS.c.status == each for each in ACTIVE)), _RUNS.c.study.is_(None)
+)
+TAKE = Together(
+    update(JOBS)
+    .where(JOBS.c.id == bindparam("job", type_=String))
+    .values(
+        status="running",
+        attempt=JOBS.c.attempt + 1,
+        worker=bindparam("at_worker", type_=String),
+        lease_until=in_seconds(bindparam("lease_s", type_=Float(53))),
+        lease_clock=ClockName(),
+        started_at=func.coalesce(JOBS.c.started_at, bindparam("at")),
+        events=JOBS.c.events + 1,
+    )
+    .returning(JOBS.c.id),
+    row_of(ATTEMPTS, "job_id", "number", "worker", "status", "started_at", "crew", "gpus"),
+    row_of(EVENTS, "job_id", "seq", "type", "data", "created_at"),
+    ANNOUNCE,
 )
 LAPSES = 10  # so many lapsed leases end a job where one crash would
 Gone = Literal["lost", "lapsed", "crashed"]
@@ -52,66 +95,67 @@ class Claim:
     gpus: tuple[int, ...] = ()
 
 
+class Queued:
+    """A job that is to be claimed, under the locks that a claim needs; read it after the trip that asks for it."""
+
+    def __init__(self, trip: Trip, job_id: str) -> None:
+        values = {"job": job_id}
+        trip.send(STUDY, values)
+        self._job, self._limit = trip.send(QUEUED, values), trip.send(LIMIT, values)
+        self._running = trip.send(RUNNING, values)
+
+    @property
+    def job(self) -> SimpleNamespace | None:
+        """Its row; None if it is not queued (a doubled or late message), or if it has still to wait."""
+        return self._job.one_or_none()
+
+    @property
+    def has_place(self) -> bool:
+        """True if the job's key may have one more running job."""
+        limit, running = self._limit.one_or_none(), self._running.one_or_none()
+        return limit is None or (running is not None and running.count < limit.most)
+
+
 def claim(
     session: Session, job_id: str, worker: str, lease_s: float, crew: str | None = None, gpus: tuple[int, ...] = ()
 ) -> Claim | None:
-    """Takes a queued job by compare-and-set; None if it is not queued (a doubled or late message), or if its key has
-    reached its limit of running jobs.
+    """Takes a queued job; None if it is not queued, or if its key has reached its limit of running jobs.
 
-    PostgreSQL too needs no SELECT … FOR UPDATE SKIP LOCKED: the job is already chosen, so no claim searches the queue
-    for a free one. Of two claims on one job, the second waits for the first's row lock (a millisecond), reads the row
-    again and finds it running. SKIP LOCKED would hide a job whose row is locked for another reason, such as a cancel or
-    an event.
+    PostgreSQL too needs no SKIP LOCKED: the job is already chosen, so no claim searches the queue for a free one. Of
+    two claims on one job, the second waits for the first's row lock (a millisecond), reads the row again and finds it
+    running: then it knows of the first one's turn. SKIP LOCKED would hide that turn, and a job whose row is locked for
+    another reason, such as a cancel or an event.
 
     Args:
         crew, gpus: the worker's crew, and the GPUs of it that the attempt holds; its rows are locked.
     """
-    study_states.lock(session, job_id)
-    if not _has_place(session, job_id):
+    session.flush()
+    connection = session.connection()
+    with round_trip(connection) as trip:
+        queued = Queued(trip, job_id)
+    job = queued.job
+    if job is None or not queued.has_place:
         return None
-    taken = session.execute(
-        update(Job)
-        .where(Job.id == job_id, Job.status == "queued", Job.study.is_(None), IS_DUE)
-        .values(
-            status="running",
-            attempt=Job.attempt + 1,
-            worker=worker,
-            lease_until=in_seconds(lease_s),
-            lease_clock=ClockName(),
-            started_at=func.coalesce(Job.started_at, whole_second()),
-            events=Job.events + 1,
-        )
-        .returning(Job.attempt, Job.traceparent, Job.events, Job.parent_id),
-        execution_options={"synchronize_session": False},
-    ).one_or_none()
-    if taken is None:
-        return None
-    attempt, traceparent, event, study = taken
-    of_crew = {"crew": crew, "gpus": gpus or None}
-    begun = {"job_id": job_id, "number": attempt, "worker": worker, "status": "running", "started_at": whole_second()}
-    session.execute(insert(table_of(Attempt)), begun | of_crew)
-    write_event(session, job_id, event, "attempt_started", job_events.AttemptStarted(attempt=attempt, worker=worker))
-    if study is not None:
-        study_states.note_start(session, study)
-    return Claim(job_id, attempt, worker, traceparent, gpus)
+    with round_trip(connection) as trip:
+        return take(trip, job, worker, lease_s, crew, gpus)
 
 
-def _has_place(session: Session, job_id: str) -> bool:
-    """Returns True if the job's key may have one more running job. If there is a limit, locks the rows of both."""
-    if limit_of_running(session, job_id) is None:
-        return True
-    job = session.scalars(
-        select(Job).where(Job.id == job_id, Job.status == "queued").with_for_update(key_share=True)
-    ).one_or_none()
-    if job is None:
-        return False
-    key = session.get_one(ApiKey, job.key_id, with_for_update={"key_share": True}, populate_existing=True)
-    mine = (
-        select(func.count())
-        .select_from(Job)
-        .where(Job.key_id == key.id, Job.status.in_(ACTIVE), Job.study.is_(None))  # trials count, not their study
+def take(
+    trip: Trip, job: SimpleNamespace, worker: str, lease_s: float, crew: str | None, gpus: tuple[int, ...]
+) -> Claim:
+    """Takes a job whose row `Queued` has locked."""
+    attempt, event, at = job.attempt + 1, job.events + 1, whole_second()
+    begun = {"job_id": job.id, "number": attempt, "worker": worker, "status": "running", "started_at": at}
+    started = job_events.AttemptStarted(attempt=attempt, worker=worker)
+    values = (
+        {"job": job.id, "at_worker": worker, "lease_s": lease_s, "at": at, "event": event}
+        | values_of(ATTEMPTS, begun | {"crew": crew, "gpus": gpus or None})
+        | values_of(EVENTS, event_row(job.id, event, "attempt_started", started))
     )
-    return key.max_running_jobs is None or (session.scalar(mine) or 0) < key.max_running_jobs
+    trip.send(TAKE, values)
+    if job.parent_id is not None:
+        trip.send(study_states.STARTED, {"study_id": job.parent_id, "at": at})
+    return Claim(job.id, attempt, worker, job.traceparent, gpus)
 
 
 def fence(session: Session, own_claim: Claim, lease_s: float, ran_s: float | None = None) -> Job:

@@ -24,7 +24,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, update
+from sqlalchemy import String, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from app.db.models import Artifact, Attempt, Job, Metric, table_of
@@ -58,6 +58,14 @@ from core.privacy.mechanism import MechanismConfig
 from core.privacy.prices import Charge, Units
 from core.privacy.quoted import Quoted, TrialQuote
 
+JOBS = table_of(Job)
+# Marks the study of a claimed trial as running.
+STARTED = (
+    update(JOBS)
+    .where(JOBS.c.id == bindparam("study_id", type_=String), JOBS.c.status == "queued")
+    .values(status="running", started_at=func.coalesce(JOBS.c.started_at, bindparam("at")))
+)
+
 
 def lock(session: Session, job_id: str) -> None:
     """Locks the study of a trial until the transaction ends; call it before locking the trial's row. Other jobs have
@@ -65,16 +73,6 @@ def lock(session: Session, job_id: str) -> None:
     parent_id = session.scalar(select(Job.parent_id).where(Job.id == job_id))
     if parent_id is not None:
         get_job(session, parent_id, lock=True)
-
-
-def note_start(session: Session, study_id: str) -> None:
-    """Marks the study of a claimed trial as running."""
-    session.execute(
-        update(Job)
-        .where(Job.id == study_id, Job.status == "queued")
-        .values(status="running", started_at=func.coalesce(Job.started_at, whole_second())),
-        execution_options={"synchronize_session": False},
-    )
 
 
 def end(

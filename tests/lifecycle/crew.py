@@ -13,7 +13,8 @@ from app.db.models import Attempt, Job
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.queue.crews import Member, release
-from app.lifecycle.queue.fair import Room, claim_next
+from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.fronts import Room
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.states import ACTIVE
 from core.contracts.devices import Device

@@ -15,10 +15,13 @@ from sqlalchemy import event, update
 
 from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Job
+from app.db.trip import Trip
 from app.ledger.behind import record
 from app.ledger.transparency.heads import Heads
+from app.lifecycle import claims
 from app.lifecycle.attempts import AttemptLog
-from app.lifecycle.queue.fair import Candidate, Chosen, Room, claim_next, fairest, size_that_waits
+from app.lifecycle.queue.fair import Chosen, claim_next, fairest, size_that_waits
+from app.lifecycle.queue.fronts import Candidate, Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
@@ -219,16 +222,16 @@ def test_a_key_at_its_limit_blocks_nobody(db: Database, submit: Submit) -> None:
 def test_a_job_that_another_worker_took_in_between_is_passed_over(
     db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.lifecycle.queue import fair
-
     dataset = add_dataset(db)
     first, second = submit(dataset, **CHEAP), submit(dataset, **CHEAP)
 
-    def lost(session: object, job_id: str, *of: object) -> object:
-        return None if job_id == first else claim(session, job_id, *of)  # type: ignore[arg-type]
+    class Lost(claims.Queued):
+        """What a claim of the first job reads that came second."""
 
-    claim = fair.claim
-    monkeypatch.setattr(fair, "claim", lost)
+        def __init__(self, trip: Trip, job_id: str) -> None:
+            super().__init__(trip, "none" if job_id == first else job_id)
+
+    monkeypatch.setattr(claims, "Queued", Lost)
     held = claim_next(db, NO_RECORDS, "w", 30.0, BOTH)
     assert held is not None and held.job_id == second
     with db.read() as session:

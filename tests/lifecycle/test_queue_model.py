@@ -10,11 +10,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert, select, text, true, update
+from sqlalchemy import delete, event, insert, select, text, update
 
 from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
+from app.db.trip import _compiled, round_trip
 from app.lifecycle.queue.fair import claim_next, next_job
+from app.lifecycle.queue.fronts import Able
 from tests.factories import add_dataset, add_key
 from tests.ledger.support import add_job
 from tests.lifecycle.test_fair import NO_RECORDS
@@ -132,6 +134,21 @@ def test_claims_are_those_of_a_serial_model(db: Database, seed: int) -> None:
     assert model.claims > 30 and len(Counter(model.last)) > 10
 
 
+def test_a_claim_builds_no_statement(db: Database) -> None:
+    dataset = add_dataset(db)
+    with db.write() as session:
+        for _ in range(3):
+            add_job(session, dataset, key_id=add_key(session, "analyst"))
+    assert claim_next(db, NO_RECORDS, "w", 30.0, ("cpu",)) is not None
+    built = list[str]()
+    event.listen(db.engine, "before_cursor_execute", lambda *of: built.append(of[2]))
+    misses = _compiled.cache_info().misses
+    assert claim_next(db, NO_RECORDS, "w", 30.0, ("cpu",)) is not None
+    # PostgreSQL is sent texts, in four round trips; SQLite runs the same statements one by one.
+    assert len(built) <= (0 if db.engine.dialect.name == "postgresql" else 15)
+    assert _compiled.cache_info().misses == misses
+
+
 def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database) -> None:
     dataset = add_dataset(db)
     with db.write() as session:
@@ -146,6 +163,8 @@ def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database) ->
         if db.engine.dialect.name == "postgresql":  # as its housekeeping does
             session.execute(text("ANALYZE jobs"))
         work = of_session(session, "jobs")
-        chosen = next_job(session, true())
+        with round_trip(session.connection()) as trip:
+            chosen_of = next_job(trip, "worker", 30.0, Able(frozenset(("cpu",))))
+        chosen = chosen_of()
         assert chosen is not None and chosen.job.created_at == BEGAN
         assert work() < 60  # 3,000 rows, or as many hundreds of steps, where all are ranked

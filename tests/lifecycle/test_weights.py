@@ -11,7 +11,8 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Job, table_of
-from app.lifecycle.queue.fair import Candidate, claim_next, fairest
+from app.lifecycle.queue.fair import claim_next, fairest
+from app.lifecycle.queue.fronts import Candidate
 from app.lifecycle.queue.turns import Pair, Turn, Turns
 from tests.factories import add_dataset, add_key
 from tests.lifecycle.conftest import Submit

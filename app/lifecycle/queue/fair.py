@@ -17,101 +17,39 @@ public facts: who asked, and when, and how many whole seconds a job has run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    Integer,
-    Row,
-    Select,
-    and_,
-    case,
-    cast,
-    exists,
-    false,
-    func,
-    or_,
-    select,
-    true,
-)
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session
 
-from app.db.clock import now_there
 from app.db.database import Database
-from app.db.json_parts import Priority
-from app.db.models import ApiKey, Dataset, Job, LedgerEntry, Worker
+from app.db.models import ApiKey, Dataset, Job, LedgerEntry
+from app.db.trip import Trip, round_trip
 from app.ledger.behind import ALL, reach
-from app.ledger.block_accounts import held_on
+from app.ledger.block_accounts import ask_held
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.claims import Claim, claim
+from app.lifecycle import claims
+from app.lifecycle.queue import fronts
 from app.lifecycle.queue.crews import Member, Place, place_of
-from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
-from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for, in_queue
+from app.lifecycle.queue.fronts import ROOM_FOR_ONE, Able, Candidate, Fronts, Room
+from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds
+from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES
 from core.contracts.runtime import StoredRuntime
 
-PATIENCE = 20  # leases that a job waits at least for the release that began it
-
-
-def _lines() -> CTE:
-    """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
-    job, later = aliased(Job), aliased(Job)
-    queued = in_queue(later)
-    line = (later.key_id, later.dataset_id)
-
-    def first(*conditions: ColumnElement[bool]) -> Select[str]:
-        return select(later.id).where(*queued, *conditions).order_by(*line).limit(1)
-
-    begins = select(job.key_id, job.dataset_id).where(job.id == first().scalar_subquery())
-    lines = begins.cte("lines", recursive=True)
-    # SQLite would pass over a whole line to compare both columns at once.
-    same = first(later.key_id == lines.c.key_id, later.dataset_id > lines.c.dataset_id)
-    other = first(later.key_id > lines.c.key_id)
-    following = func.coalesce(*(each.correlate(lines).scalar_subquery() for each in (same, other)))
-    return lines.union_all(select(job.key_id, job.dataset_id).select_from(lines).join(job, job.id == following))
-
-
-# Built once: an alias has a column for each of a job's.
-LINES, FIRST = _lines(), aliased(Job)
-NEEDED = select(Job.id, Job.parent_id, Job.device, Job.spec)
-FOUND = (Dataset.owner_key, FIRST.key_id, FIRST.dataset_id, FIRST.id, FIRST.created_at, Priority(FIRST.spec))
+PAIR: tuple[Any, ...] = (Dataset.owner_key.label("owner"), Job.key_id.label("key"))
+RUNNING: Select[Any] = (
+    select(*PAIR, func.count().label("count"))
+    .join(Dataset, Dataset.id == Job.dataset_id)
+    .where(or_(*(Job.status == each for each in ACTIVE)), Job.study.is_(None))
+    .group_by(Dataset.owner_key, Job.key_id)
+)
 # The ledgers that the job of a process's last claim was held on.
 _LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Room:
-    """How many ranks of one job a worker can run on processors now.
-
-    Attributes:
-        is_all: so many, and never more: a job that has become ready goes on there with fewer than it asks for.
-    """
-
-    ranks: int
-    is_all: bool = True
-
-
-ROOM_FOR_ONE = Room(1)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """The first queued job of a key on an owner's data."""
-
-    owner: str
-    key: str
-    dataset_id: str
-    job_id: str
-    created_at: datetime
-
-    @property
-    def pair(self) -> Pair:
-        """Who waits with it."""
-        return (self.owner, self.key)
 
 
 @dataclass(frozen=True)
@@ -160,7 +98,7 @@ def claim_next(
     devices: Collection[str],
     room: Room = ROOM_FOR_ONE,
     member: Member | None = None,
-) -> Claim | None:
+) -> claims.Claim | None:
     """Takes the job whose turn it is; None if no job waits that this worker may take.
 
     Args:
@@ -180,28 +118,35 @@ def claim_next(
     current = {each: reach(db, heads, each) for each in _LAST.pop(db, ())}
     while True:
         # One transaction per try: it frees its locked rows before the next try locks others.
-        with db.write() as session:
+        with db.write(in_trips=member is None) as session:
             behind = [dataset_id for dataset_id, entries in current.items() if not entries]
             place = Place.alone(devices) if member is None else place_of(session, worker, member, lease_s)
-            fits = may_run(devices, room, place.most, spare=keeps or place.is_lent)
-            may = and_(fits, _of_release(session, worker, lease_s))
-            line_head = next_job(session, may, passed, behind)
+            able = Able(frozenset(devices), room, place.most, is_spare=keeps or place.is_lent)
+            connection = session.connection()
+            with round_trip(connection) as trip:
+                first_in_turn = next_job(trip, worker, lease_s, able, passed, behind)
+            line_head = first_in_turn()
             if line_head is None:
                 return None
             candidate = line_head.job
-            job = session.execute(NEEDED.where(Job.id == candidate.job_id)).one()
-            reads = held_on(session, job.parent_id or job.id) or [candidate.dataset_id]
-            if all(each in current for each in reads):
+            with round_trip(connection) as trip:
+                queued, holds = claims.Queued(trip, candidate.job_id), ask_held(trip, candidate.holder)
+            reads = [each.dataset_id for each in holds.rows()] or [candidate.dataset_id]
+            job = queued.job
+            if job is not None and all(each in current for each in reads):
                 reached = all(_hold_within(session, job, each, current[each]) for each in reads)
                 gpus, waits = _gpus(place, job, room.ranks) if reached else (None, False)
                 if waits:
                     keeps = True
                     continue
-                claimed = None if gpus is None else claim(session, candidate.job_id, worker, lease_s, place.crew, gpus)
-                if claimed is not None:
-                    note_turn(session, candidate.pair, line_head.turn)
+                if gpus is not None and queued.has_place:
+                    with round_trip(connection) as trip:
+                        note_turn(trip, candidate.pair, line_head.turn)
+                        claimed = claims.take(trip, job, worker, lease_s, place.crew, gpus)
+                        trip.commit()
                     _LAST[db] = tuple(reads)
                     return claimed
+            if job is None or all(each in current for each in reads):
                 # Taken by another worker, its key is at its limit, its hold is too new, a block of it is behind, or
                 # another crew keeps GPUs for it.
                 passed.add(candidate.job_id)
@@ -210,31 +155,7 @@ def claim_next(
                 current[dataset_id] = reach(db, heads, dataset_id)
 
 
-def _of_release(session: Session, worker: str, lease_s: float) -> ColumnElement[bool]:
-    """The condition that a job waits for no worker of another release, or with another card.
-
-    A job goes on from its checkpoint, and to the same bits, where the release that began it runs (decision 38). So it
-    waits for a living worker of that release with its kind of device: `PATIENCE` leases, or as long as it has run
-    (whole seconds), as that is the time that another release needs to repeat its steps. Such a worker may be busy or
-    stuck, so no job waits longer. A GPU, its driver and cuDNN round as others do not: a job that ran on one waits for
-    a worker with the same, too.
-    """
-    mine = select(Worker.release, Worker.finishes, Worker.card).where(Worker.name == worker)
-    row = session.execute(mine).one_or_none()
-    if row is None or row.release is None:
-        return true()
-    of_release = Job.release == str(row.release)
-    began = and_(of_release, or_(Job.card.is_(None), Job.card == row.card))
-    seen = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
-    has_device = or_(DEVICE != "cuda", Worker.devices[0]["kind"].as_string() == "cuda")
-    same_card = or_(Job.card.is_(None), Worker.card == Job.card)
-    able = exists().where(Worker.release == Job.release, seen, has_device, same_card)
-    least_s, ran_s = PATIENCE * lease_s, cast(Job.ran_s, Integer)
-    may = or_(Job.release.is_(None), began, ~able, due_for(case((ran_s > least_s, ran_s), else_=least_s)))
-    return and_(of_release, may) if row.finishes else may
-
-
-def _hold_within(session: Session, job: Row[Any], dataset_id: str, entries: int) -> bool:
+def _hold_within(session: Session, job: SimpleNamespace, dataset_id: str, entries: int) -> bool:
     """True if the job's hold, or its study's, is among the first entries of a ledger; never if it is behind."""
     if entries == ALL:
         return True
@@ -242,26 +163,6 @@ def _hold_within(session: Session, job: Row[Any], dataset_id: str, entries: int)
     hold = select(LedgerEntry.seq).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == key)
     seq = session.scalar(hold)
     return seq is not None and seq <= entries
-
-
-def may_run(devices: Collection[str], room: Room, gpus: int, *, spare: bool = False) -> ColumnElement[bool]:
-    """The condition that a worker may run a job.
-
-    Args:
-        devices, room: see claim_next.
-        gpus: the most that an attempt may have there.
-        spare: without a GPU: the worker's own is another attempt's, or kept for one.
-    """
-
-    def up_to(limit: int, *, is_all: bool = True) -> ColumnElement[bool]:
-        few = PROCESSES.in_(["auto", *map(str, range(1, limit + 1))])
-        return few | Job.device.is_not(None) if is_all else few
-
-    on_processors = up_to(room.ranks, is_all=room.is_all)
-    if spare:
-        return and_(DEVICE == "cpu", on_processors)
-    on_gpus = and_(DEVICE.in_(["auto", "cuda"]), up_to(gpus)) if gpus else false()
-    return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", on_processors)))
 
 
 def size_that_waits(db: Database, room: Room, limit: int) -> int | None:
@@ -276,7 +177,7 @@ def size_that_waits(db: Database, room: Room, limit: int) -> int | None:
     return None if size is None else int(size)
 
 
-def _gpus(place: Place, job: Row[Any], processes: int) -> tuple[tuple[int, ...] | None, bool]:
+def _gpus(place: Place, job: SimpleNamespace, processes: int) -> tuple[tuple[int, ...] | None, bool]:
     """The GPUs of the crew that a claim of the job takes now, or None if it cannot be claimed; and then if this
     worker's GPU is kept for it."""
     runtime = StoredRuntime.of(job.spec).runtime
@@ -289,75 +190,26 @@ def _gpus(place: Place, job: Row[Any], processes: int) -> tuple[tuple[int, ...] 
 
 
 def next_job(
-    session: Session, may: ColumnElement[bool], passed: Collection[str] = (), behind: Collection[str] = ()
-) -> Chosen | None:
-    """Returns the job whose turn it is now.
+    trip: Trip, worker: str, lease_s: float, able: Able, passed: Collection[str] = (), behind: Collection[str] = ()
+) -> Callable[[], Chosen | None]:
+    """Asks for the job whose turn it is now; the answer is there after the trip.
 
     Args:
-        may: the worker may run it (see may_run).
-        passed: jobs to skip.
-        behind: data sets whose jobs to skip.
+        worker, lease_s, able, passed, behind: see fronts.ask.
     """
-    running = {
-        (owner, key): count
-        for owner, key, count in session.execute(
-            select(Dataset.owner_key, Job.key_id, func.count())
-            .join(Dataset, Dataset.id == Job.dataset_id)
-            .where(Job.status.in_(ACTIVE), Job.study.is_(None))
-            .group_by(Dataset.owner_key, Job.key_id)
-        )
-    }
-    waiting = _waiting(session, may, passed, behind)
-    if not waiting:
-        return None
-    limits, weights = limits_and_weights(session, {name for each in waiting for name in each.pair})
-    of_key = Counter[str]()
-    for (_owner, key), count in running.items():
-        of_key[key] += count
-    # A claim counts a key's running jobs again, under a lock.
-    free = [each for each in waiting if (limit := limits[each.key]) is None or of_key[each.key] < limit]
-    return fairest(free, running, turns_of(session, {each.owner for each in free}), weights)
+    asked_running, asked_fronts = trip.send(RUNNING, {}), fronts.ask(trip, worker, lease_s, able, passed, behind)
 
+    def chosen() -> Chosen | None:
+        running = {(row.owner, row.key): row.count for row in asked_running.rows()}
+        lines = Fronts.of(asked_fronts.rows())
+        of_key = Counter[str]()
+        for (_owner, key), count in running.items():
+            of_key[key] += count
+        # A claim counts a key's running jobs again, under a lock.
+        free = [each for each in lines.waiting if (limit := lines.limits[each.key]) is None or of_key[each.key] < limit]
+        return fairest(free, running, lines.turns, lines.weights)
 
-def _waiting(
-    session: Session, may: ColumnElement[bool], passed: Collection[str], behind: Collection[str]
-) -> list[Candidate]:
-    """Returns the first job that may be taken, for each pair.
-
-    The queue's index has the jobs of each key on each data set in their order, so that a claim reads the first ones,
-    and those before them that this worker may not take, however many wait behind.
-    """
-    # PostgreSQL takes plain conditions for rarely true, and would sort a whole line. Of a CASE it knows nothing.
-    able = case((and_(IS_DUE, may, Job.id.not_in(passed), _pays_on(behind).is_(False)), true()), else_=false())
-    first = (
-        select(Job.id)
-        .where(Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, *in_queue(Job), able)
-        .order_by(*IN_ORDER)
-        .limit(1)
-        .correlate(LINES)
-        .scalar_subquery()
-    )
-    firsts = select(first.label("id")).select_from(LINES).cte("firsts")
-    rows = session.execute(
-        select(*FOUND)
-        .select_from(firsts)
-        .join(FIRST, FIRST.id == firsts.c.id)
-        .join(Dataset, Dataset.id == FIRST.dataset_id)
-    )
-    best: dict[Pair, tuple[int, datetime, str, Candidate]] = {}
-    for owner, key, dataset_id, job_id, created_at, priority in rows:
-        candidate = Candidate(owner, key, dataset_id, job_id, created_at)
-        place = (-priority, candidate.created_at, candidate.job_id, candidate)
-        best[candidate.pair] = min(place, best.get(candidate.pair, place), key=lambda entry: entry[:3])
-    return [each[3] for each in best.values()]
-
-
-def _pays_on(behind: Collection[str]) -> ColumnElement[bool]:
-    """The condition that a job, or its study, holds on one of these data sets: others of the same data set go on."""
-    if not behind:
-        return false()
-    key = "hold:" + func.coalesce(Job.parent_id, Job.id)
-    return exists().where(LedgerEntry.dataset_id.in_(behind), LedgerEntry.once == key)
+    return chosen
 
 
 def limits_and_weights(session: Session, keys: Collection[str]) -> tuple[dict[str, int | None], dict[str, int]]:

@@ -23,7 +23,8 @@ from sqlalchemy.orm import Session
 from app.db.clock import now_there
 from app.db.models import Dataset, Job, Worker
 from app.lifecycle.queue.crews import largest
-from app.lifecycle.queue.fair import Candidate, fairest, limits_and_weights
+from app.lifecycle.queue.fair import fairest, limits_and_weights
+from app.lifecycle.queue.fronts import Candidate
 from app.lifecycle.queue.turns import Pair, Turn, Turns, turns_of
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PRIORITY
 from core.contracts.devices import needs_gpu

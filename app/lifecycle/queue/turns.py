@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 
-from sqlalchemy import func, select
+from sqlalchemy import Insert, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.db.models import ClaimTurn, table_of
-from app.db.upsert import insert_into
+from app.db.trip import Trip
+from app.db.upsert import insert_of
 
 Pair = tuple[str, str]  # owner of the data, key of the job
 # The virtual time of one claim at weight 1. All weights up to 20 divide it, so their shares are exact; others have
@@ -93,8 +95,15 @@ def rounds(running: int, weight: int, lowest: int) -> int:
     return running * lowest // weight
 
 
-def note_turn(session: Session, pair: Pair, turn: Turn) -> None:
+def note_turn(trip: Trip, pair: Pair, turn: Turn) -> None:
     """Records a pair's claim. Two concurrent claims may get the same turn: then the jobs' age decides."""
     values = {"turn": turn.number, "owner_start": turn.owner_start, "key_start": turn.key_start}
-    new = insert_into(session, table_of(ClaimTurn)).values({"owner_key": pair[0], "key_id": pair[1], **values})
-    session.execute(new.on_conflict_do_update(index_elements=["owner_key", "key_id"], set_=values))
+    trip.send(_noted(trip.connection.dialect.name), {"owner_key": pair[0], "key_id": pair[1], **values})
+
+
+@cache
+def _noted(dialect: str) -> Insert:
+    new = insert_of(dialect, table_of(ClaimTurn))
+    values = {name: new.excluded[name] for name in ("turn", "owner_start", "key_start")}
+    new = new.values({name: bindparam(name) for name in ("owner_key", "key_id", *values)})
+    return new.on_conflict_do_update(index_elements=["owner_key", "key_id"], set_=values)
