@@ -2,7 +2,7 @@
 
 A key may have a limit of running jobs. A claim over it leaves the job queued; the end of one of the key's jobs wakes
 its next one (app.lifecycle.settle). Both hold the key's row while they check, so that no job misses its wake-up. Row
-locks are taken in one order: workers of a crew, study, job, key, account.
+locks are taken in one order: study, job, key, account.
 """
 
 from __future__ import annotations
@@ -42,19 +42,16 @@ Gone = Literal["lost", "lapsed", "crashed"]
 @dataclass(frozen=True)
 class Claim:
     """A worker's claim on a job. `attempt` is the fencing token: it grows with every claim. `traceparent` is where the
-    job's trace goes on, if it has one. `gpus` are those of its crew that the attempt holds
-    (app.lifecycle.queue.crews)."""
+    job's trace goes on, if it has one. `ranks` are how many processes the attempt has room for."""
 
     job_id: str
     attempt: int
     worker: str
     traceparent: str | None = None
-    gpus: tuple[int, ...] = ()
+    ranks: int = 1
 
 
-def claim(
-    session: Session, job_id: str, worker: str, lease_s: float, crew: str | None = None, gpus: tuple[int, ...] = ()
-) -> Claim | None:
+def claim(session: Session, job_id: str, worker: str, lease_s: float, ranks: int = 1) -> Claim | None:
     """Takes a queued job by compare-and-set; None if it is not queued (a doubled or late message), or if its key has
     reached its limit of running jobs.
 
@@ -64,7 +61,7 @@ def claim(
     an event.
 
     Args:
-        crew, gpus: the worker's crew, and the GPUs of it that the attempt holds; its rows are locked.
+        ranks: how many processes it has room for there.
     """
     study_states.lock(session, job_id)
     if not _has_place(session, job_id):
@@ -87,13 +84,12 @@ def claim(
     if taken is None:
         return None
     attempt, traceparent, event, study = taken
-    of_crew = {"crew": crew, "gpus": gpus or None}
     begun = {"job_id": job_id, "number": attempt, "worker": worker, "status": "running", "started_at": whole_second()}
-    session.execute(insert(table_of(Attempt)), begun | of_crew)
+    session.execute(insert(table_of(Attempt)), begun | {"ranks": ranks})
     write_event(session, job_id, event, "attempt_started", job_events.AttemptStarted(attempt=attempt, worker=worker))
     if study is not None:
         study_states.note_start(session, study)
-    return Claim(job_id, attempt, worker, traceparent, gpus)
+    return Claim(job_id, attempt, worker, traceparent, ranks)
 
 
 def _has_place(session: Session, job_id: str) -> bool:

@@ -8,10 +8,10 @@ Weights of keys decide how often each has a turn (app.lifecycle.queue.turns). A 
 key's jobs alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
-another device, jobs that ask for more processes than it has room for, jobs that wait after a crash, jobs of a key at
-its limit of running jobs, jobs that wait for the release that began them, and jobs on a data set whose ledger is behind
-its record. A job that asks for several GPUs keeps its turn: see app.lifecycle.queue.crews. The order depends only on
-public facts: who asked, and when, and how many whole seconds a job has run.
+another device, jobs that ask for more processes than it ever has room for, jobs that wait after a crash, jobs of a key
+at its limit of running jobs, jobs that wait for the release that began them, and jobs on a data set whose ledger is
+behind its record. A job that a cluster has no room for now keeps its turn: see app.lifecycle.queue.room. The order
+depends only on public facts: who asked, and when, and how many whole seconds a job has run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from app.ledger.behind import ALL, reach
 from app.ledger.block_accounts import held_on
 from app.ledger.transparency.heads import Heads
 from app.lifecycle.claims import Claim, claim
-from app.lifecycle.queue.crews import Member, Place, place_of
+from app.lifecycle.queue.room import Grants, Need, OwnDevice, Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, turns_of
 from app.lifecycle.states import ACTIVE, DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for, in_queue
 from core.contracts.runtime import StoredRuntime
@@ -77,25 +77,13 @@ def _lines() -> CTE:
 
 # Built once: an alias has a column for each of a job's.
 LINES, FIRST = _lines(), aliased(Job)
-NEEDED = select(Job.id, Job.parent_id, Job.device, Job.spec)
+NEEDED = select(Job.id, Job.parent_id, Job.device, Job.threads, Job.spec)
 FOUND = (Dataset.owner_key, FIRST.key_id, FIRST.dataset_id, FIRST.id, FIRST.created_at, Priority(FIRST.spec))
 # The ledgers that the job of a process's last claim was held on.
 _LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class Room:
-    """How many ranks of one job a worker can run on processors now.
-
-    Attributes:
-        is_all: so many, and never more: a job that has become ready goes on there with fewer than it asks for.
-    """
-
-    ranks: int
-    is_all: bool = True
-
-
-ROOM_FOR_ONE = Room(1)
+OWN_DEVICE = OwnDevice()
 
 
 @dataclass(frozen=True)
@@ -158,8 +146,8 @@ def claim_next(
     worker: str,
     lease_s: float,
     devices: Collection[str],
-    room: Room = ROOM_FOR_ONE,
-    member: Member | None = None,
+    room: Room | None = None,
+    grants: Grants = OWN_DEVICE,
 ) -> Claim | None:
     """Takes the job whose turn it is; None if no job waits that this worker may take.
 
@@ -168,23 +156,22 @@ def claim_next(
         heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
         devices: this worker's kinds of devices; a job that names none runs on any. A job that became ready on one kind
             stays on it: its replay is the same only there.
-        room: for ranks on processors. A job that asks for more waits for a worker with so much, and delays no other job
-            meanwhile.
-        member: its crew, if it shares its GPU with others. If its own GPU is lent, or kept for the gang whose turn it
-            is, it takes only jobs that ask for a processor.
+        room: the most that it can ever run; None: one rank on each of its devices. A job that asks for more waits for a
+            worker with so much, and delays no other job meanwhile.
+        grants: who gives it room now. Without room for the job whose turn it is, it takes none of the same kind.
     """
     passed: set[str] = set()
-    keeps = False
+    full: set[str] = set()  # the kinds of device for which there is no room now
+    room = room or Room(1, int("cuda" in devices))
     # How many entries of each data set's ledger are reliable, as checked for this claim. The next job is most often on
     # the ledgers of the last one: if it is not, it is chosen once more.
     current = {each: reach(db, heads, each) for each in _LAST.pop(db, ())}
     while True:
         # One transaction per try: it frees its locked rows before the next try locks others.
+        need: Need | None = None
         with db.write() as session:
             behind = [dataset_id for dataset_id, entries in current.items() if not entries]
-            place = Place.alone(devices) if member is None else place_of(session, worker, member, lease_s)
-            fits = may_run(devices, room, place.most, spare=keeps or place.is_lent)
-            may = and_(fits, _of_release(session, worker, lease_s))
+            may = and_(may_run(devices, room, full), _of_release(session, worker, lease_s))
             line_head = next_job(session, may, passed, behind)
             if line_head is None:
                 return None
@@ -192,19 +179,20 @@ def claim_next(
             job = session.execute(NEEDED.where(Job.id == candidate.job_id)).one()
             reads = held_on(session, job.parent_id or job.id) or [candidate.dataset_id]
             if all(each in current for each in reads):
-                reached = all(_hold_within(session, job, each, current[each]) for each in reads)
-                gpus, waits = _gpus(place, job, room.ranks) if reached else (None, False)
-                if waits:
-                    keeps = True
-                    continue
-                claimed = None if gpus is None else claim(session, candidate.job_id, worker, lease_s, place.crew, gpus)
+                if all(_hold_within(session, job, each, current[each]) for each in reads):
+                    need = _need(room, job, full)
+                ranks = 0 if need is None else grants.granted(need)
+                claimed = claim(session, candidate.job_id, worker, lease_s, ranks) if ranks else None
                 if claimed is not None:
                     note_turn(session, candidate.pair, line_head.turn)
                     _LAST[db] = tuple(reads)
                     return claimed
-                # Taken by another worker, its key is at its limit, its hold is too new, a block of it is behind, or
-                # another crew keeps GPUs for it.
-                passed.add(candidate.job_id)
+                if need is None or ranks:
+                    # Taken by another worker, its key is at its limit, its hold is too new, or a block of it is behind.
+                    passed.add(candidate.job_id)
+                    continue
+        if need is not None and not grants.ask(need):
+            full.add(need.kind)
         for dataset_id in reads:
             if dataset_id not in current:  # outside the transaction: the record is read before the ledger
                 current[dataset_id] = reach(db, heads, dataset_id)
@@ -244,29 +232,27 @@ def _hold_within(session: Session, job: Row[Any], dataset_id: str, entries: int)
     return seq is not None and seq <= entries
 
 
-def may_run(devices: Collection[str], room: Room, gpus: int, *, spare: bool = False) -> ColumnElement[bool]:
+def may_run(devices: Collection[str], room: Room, full: Collection[str] = ()) -> ColumnElement[bool]:
     """The condition that a worker may run a job.
 
     Args:
         devices, room: see claim_next.
-        gpus: the most that an attempt may have there.
-        spare: without a GPU: the worker's own is another attempt's, or kept for one.
+        full: the kinds of device for which it has no room now. A job that takes a GPU where there is one waits for it.
     """
 
-    def up_to(limit: int, *, is_all: bool = True) -> ColumnElement[bool]:
-        few = PROCESSES.in_(["auto", *map(str, range(1, limit + 1))])
-        return few | Job.device.is_not(None) if is_all else few
+    def up_to(limit: int) -> ColumnElement[bool]:
+        return PROCESSES.in_(["auto", *map(str, range(1, limit + 1))]) | Job.device.is_not(None)
 
-    on_processors = up_to(room.ranks, is_all=room.is_all)
-    if spare:
-        return and_(DEVICE == "cpu", on_processors)
-    on_gpus = and_(DEVICE.in_(["auto", "cuda"]), up_to(gpus)) if gpus else false()
-    return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, and_(DEVICE != "cuda", on_processors)))
+    on_gpus = and_(DEVICE.in_(["auto", "cuda"]), up_to(room.gpus)) if room.gpus and "cuda" not in full else false()
+    of_processors = DEVICE == "cpu" if "cuda" in full else DEVICE != "cuda"
+    on_processors = false() if "cpu" in full else and_(of_processors, up_to(room.ranks))
+    return and_(DEVICE.in_(["auto", *devices]), or_(on_gpus, on_processors))
 
 
-def size_that_waits(db: Database, room: Room, limit: int) -> int | None:
-    """How many ranks the oldest job asks for that waits for more room than there is, and for no more than `limit`."""
-    sizes = [str(ranks) for ranks in range(room.ranks + 1, limit + 1)]
+def size_that_waits(db: Database, free: int, limit: int) -> int | None:
+    """How many ranks on processors the oldest job asks for that waits for more than are free, and for no more than
+    `limit`."""
+    sizes = [str(ranks) for ranks in range(free + 1, limit + 1)]
     if not sizes:
         return None
     waits = (Job.status == "queued", Job.study.is_(None), Job.device.is_(None), DEVICE != "cuda", IS_DUE)
@@ -276,16 +262,11 @@ def size_that_waits(db: Database, room: Room, limit: int) -> int | None:
     return None if size is None else int(size)
 
 
-def _gpus(place: Place, job: Row[Any], processes: int) -> tuple[tuple[int, ...] | None, bool]:
-    """The GPUs of the crew that a claim of the job takes now, or None if it cannot be claimed; and then if this
-    worker's GPU is kept for it."""
-    runtime = StoredRuntime.of(job.spec).runtime
-    need = place.needs(runtime, job.device)
-    if need == 0:  # on the processor; `may_run` cannot tell that a sharded job takes no GPUs
-        fits = job.device is not None or (runtime.device != "cuda" and runtime.ranks <= processes)
-        return (() if fits else None), False
-    taken = place.taken(runtime, need)
-    return taken, taken is None and place.keeps(need)
+def _need(room: Room, job: Row[Any], full: Collection[str]) -> Need | None:
+    """What the job needs there, or None if it cannot be claimed now: `may_run` cannot tell that a sharded job takes no
+    GPUs."""
+    need = room.need(StoredRuntime.of(job.spec).runtime, job.device, job.threads)
+    return None if need is None or need.kind in full else need
 
 
 def next_job(
