@@ -395,16 +395,9 @@ class Settings(BaseSettings):
         "",
         description="The Ray cluster on whose machines this worker runs its jobs' processes; it must run on "
         "one of them. `auto`: this machine's. See [many machines](production.md#many-machines). "
-        "The option `--ray` of `scrimp worker` wins."
+        "The option `--ray` of `scrimp worker` wins. Where the API has none, a job that asks for "
+        "several GPUs is refused (422)."
         " Empty: none.",
-    )
-    crew: str | None = Field(
-        None,
-        pattern=r"^[!-~]{1,100}$",
-        description="The workers of one machine that lend each other their GPUs for one job ([several "
-        "GPUs](production.md#several-gpus)). `scrimp worker` and `scrimp serve` name their own; "
-        "set it for workers that are started one by one. They must see the same GPUs in the same "
-        "order.",
     )
     attempt_memory_bytes: int | None = Field(
         None,

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from types import FrameType
 
 from app.sandbox.processes import loading
@@ -65,7 +64,7 @@ class WorkerLine:
 
 
 def worker_lines() -> list[WorkerLine]:
-    """One worker's process for each device of SCRIMP_DEVICES. Those of several GPUs are a crew.
+    """One worker's process for each device of SCRIMP_DEVICES.
 
     Raises:
         ServeError: a device is not there, or the GPUs cannot be asked for; or attempts cannot have a user of their own.
@@ -89,14 +88,11 @@ def worker_lines() -> list[WorkerLine]:
         "--without-gossip",
         "--without-mingle",
     ]
-    # Containers may have one host name and one pid.
-    crew = settings.crew or f"{socket.gethostname()}:{os.getpid()}:{token_hex(3)}"
-    has_crew = settings.crew is not None or sum(device.kind == "cuda" for device in devices) > 1
     return [
         WorkerLine(
             "worker" if len(devices) == 1 else f"worker-{device.label.replace(':', '')}",
             [*celery, *plain, "--queues", queues_of([device])],
-            {"SCRIMP_DEVICES": device.label} | ({"SCRIMP_CREW": crew} if device.kind == "cuda" and has_crew else {}),
+            {"SCRIMP_DEVICES": device.label},
         )
         for device in devices
     ]

@@ -1,9 +1,10 @@
 """A Ray cluster of several raylets on this machine, for tests and the drill: each stands for a machine with processors.
 
-`python -m scripts.ray_machines COUNT [CPUS]` prints the head's address once all are up. It reads commands from its
-standard input, and answers each with a line: `kill N` (SIGKILL to raylet N and all that runs under it), `start`,
-`groups` (how many placement groups exist), `take` (a processor of the last machine, as another user of the cluster's)
-and `release` (it again). It ends with its input. Ray's settings are read from the environment.
+`python -m scripts.ray_machines COUNT [CPUS [GPUS]]` prints the head's address once all are up; the GPUs need not be
+there. It reads commands from its standard input, and answers each with a line: `kill N` (SIGKILL to raylet N and all
+that runs under it), `start`, `groups` (how many placement groups exist), `asks` (how many bundles those have that
+wait), `take` (a processor of the last machine, as another user of the cluster's) and `release` (it again). It ends with
+its input. Ray's settings are read from the environment.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ class Machines:
 
     Args:
         folder: for the keys of their connections.
+        gpus: of each node, to count.
 
     Attributes:
         environment: of whoever belongs to the cluster.
     """
 
-    def __init__(self, count: int, folder: Path, settings: dict[str, str]) -> None:
+    def __init__(self, count: int, folder: Path, settings: dict[str, str], gpus: int = 0) -> None:
         make_authority(folder / "authority")
         make_machine(folder / "authority", folder / "machine", [HERE, "127.0.0.1", "localhost"])
         self.environment = settings | {
@@ -51,7 +53,7 @@ class Machines:
             "RAY_worker_niceness": "0",  # else all ranks but the first give way to everybody
             "RAY_memory_monitor_refresh_ms": "0",  # what others of this machine take is no reason to kill one
         }
-        command = [sys.executable, "-W", "ignore", "-m", "scripts.ray_machines", str(count)]
+        command = [sys.executable, "-W", "ignore", "-m", "scripts.ray_machines", str(count), "1", str(gpus)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | self.environment
         )
@@ -91,7 +93,7 @@ class Machines:
         return said
 
 
-def main(count: int, cpus: int) -> None:
+def main(count: int, cpus: int = 1, gpus: int = 0) -> None:
     """Runs the cluster until the input ends."""
     import ray
     from ray._private.state import state
@@ -101,7 +103,8 @@ def main(count: int, cpus: int) -> None:
     taken: list[Any] = []
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what Ray prints, of machines that died, is no answer
-    plain = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "node_ip_address": HERE, "include_dashboard": False}
+    plain: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": STORE_BYTES}
+    plain |= {"node_ip_address": HERE, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=plain)
     machines = [cluster.head_node, *(cluster.add_node(**plain) for _ in range(count - 1))]
     ray.init(address=cluster.address, log_to_driver=False)
@@ -123,6 +126,10 @@ def main(count: int, cpus: int) -> None:
             case ["release"]:
                 remove_placement_group(taken.pop())
                 print("released", file=answers, flush=True)
+            case ["asks"]:
+                table = state.placement_group_table().values()
+                waiting = [len(each["bundles"]) for each in table if each["state"] == "PENDING"]
+                print(sum(waiting), file=answers, flush=True)
             case ["groups"]:
                 table = state.placement_group_table().values()
                 print(sum(each["state"] != "REMOVED" for each in table), file=answers, flush=True)
@@ -131,4 +138,4 @@ def main(count: int, cpus: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    main(*map(int, sys.argv[1:]))

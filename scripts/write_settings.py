@@ -52,7 +52,7 @@ SECTIONS = {
     "Workers": """
         heartbeat_s lease_s witnesses witness_required sweep_s ledger_check_hours attempt_silence_s
         notify_again_s cancel_grace_s checkpoint_s drain_s finish_only devices ray_address worker_processes
-        crew attempt_memory_bytes attempt_uid attempt_gid max_attempts
+        attempt_memory_bytes attempt_uid attempt_gid max_attempts
     """,
     "Webhooks": """
         webhooks_allow_http webhooks_allow_private webhooks_ports webhooks_ca_file smtp_host smtp_port

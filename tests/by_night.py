@@ -66,7 +66,6 @@ ON_POSTGRES_BY_DAY = (
     "tests/machine/test_races.py",
     "tests/lifecycle/test_claim_race.py",
     "tests/lifecycle/test_clocks.py",
-    "tests/lifecycle/test_gang_race.py",
     "tests/lifecycle/test_marks.py::test_what_left",
     "tests/lifecycle/test_zombies.py",
     "tests/migrations/",

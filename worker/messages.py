@@ -309,7 +309,7 @@ class Start(JobDescription):
         begun: an earlier attempt became ready. The size of passes is fixed.
         processes: how many ranks this attempt has: what the job asks, or fewer after a loss.
         rank: which of them this process is, where each has a machine or bundle of its own (worker.cluster).
-        gpus: what each of several ranks on GPUs sees, as CUDA_VISIBLE_DEVICES.
+        gpus: what each rank on a cluster's GPUs sees, as CUDA_VISIBLE_DEVICES.
         segments: the salts in use, oldest first, with the blocks recorded under each.
         released: the metrics recorded so far, by any attempt.
         claim: what the model's card says about its privacy; null where none is claimed.

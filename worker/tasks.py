@@ -19,11 +19,9 @@ from app.lifecycle.claims import Claim
 from app.lifecycle.copies import LOOK_S, drop_deleted
 from app.lifecycle.marks import Marks
 from app.lifecycle.measures import ENDS, Measures
-from app.lifecycle.queue import crews
-from app.lifecycle.queue.crews import Member
-from app.lifecycle.queue.fair import claim_next, size_that_waits
-from app.lifecycle.queue.fronts import Room
+from app.lifecycle.queue.fair import OWN_DEVICE, claim_next, size_that_waits
 from app.lifecycle.queue.presence import Presence
+from app.lifecycle.queue.room import Room, wake
 from app.lifecycle.states import notify
 from app.logs import about
 from app.predictions import prediction_claims as predictions
@@ -69,8 +67,7 @@ def _device() -> Device:
 @cache
 def _presence() -> Presence:
     heartbeat_s = get_settings().heartbeat_s
-    crew = None if _member() is None else get_settings().crew
-    presence = Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), _devices, crew)
+    presence = Presence(_database(), socket.gethostname(), os.getpid(), heartbeat_s, _sandbox(), _devices)
     presence.release, presence.finishes, presence.stopping = release(), get_settings().finish_only, STOPPING
     return presence
 
@@ -91,8 +88,11 @@ def _kinds() -> frozenset[Kind]:
 
 
 def _devices() -> list[Device]:
-    """This process's device, and for how many processes of one job it has room now."""
-    return [_device().model_copy(update={"processes": max(1, _processes())})]
+    """This process's device, and the most that it runs one job on: by itself, or on the cluster as it is now."""
+    room = _room()
+    gpus = None if _cluster() is None or _device().kind == "cpu" else room.gpus
+    processes = get_settings().worker_processes or max(1, room.ranks)
+    return [_device().model_copy(update={"processes": processes, "gpus": gpus})]
 
 
 @cache
@@ -106,40 +106,29 @@ def _cluster() -> Cluster | None:
     return Cluster(address)
 
 
-def _processes() -> int:
-    """The most ranks of an attempt on processors here, or on the cluster as it is now."""
-    cluster = _cluster()
-    largest = len(os.sched_getaffinity(0)) if cluster is None else cluster.most()
-    return get_settings().worker_processes or min(largest, MOST_PROCESSES)
-
-
 def _room() -> Room:
-    """For how many ranks there is room now. Where machines are in use, a job waits in the queue, not in this worker."""
-    cluster, limit = _cluster(), _processes()
+    """The most ranks of one job here, or on the cluster as it is now."""
+    cluster, limit, has_gpu = _cluster(), get_settings().worker_processes or MOST_PROCESSES, _device().kind == "cuda"
     if cluster is None:
-        return Room(limit)
-    free = min(cluster.free(), limit)
-    return Room(free, is_all=free >= min(cluster.most(), limit))
+        return Room(get_settings().worker_processes or min(len(os.sched_getaffinity(0)), limit), int(has_gpu))
+    return Room(min(cluster.most("cpu"), limit), min(cluster.most("cuda"), limit) if has_gpu else 0)
 
 
 def _claimed(db: Database, settings: Settings) -> Claim | None:
-    """The next job in turn for which this worker has room."""
-    room, cluster = _room(), _cluster()
-    claimed: Claim | None = None
-    if room.ranks > 0:
-        heads, worker = Heads.of(settings), _presence().name
-        claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), room, _member())
-    may_grow = 0 if claimed is not None or cluster is None else settings.worker_processes or 0
-    if cluster is not None and (size := size_that_waits(db, room, may_grow)) is not None:
+    """The next job in turn, if there is room for it."""
+    cluster, heads, worker = _cluster(), Heads.of(settings), _presence().name
+    grants = OWN_DEVICE if cluster is None else cluster
+    claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), _room(), grants)
+    if cluster is None:
+        return claimed
+    if claimed is not None:
+        with db.write() as session:
+            wake(session)  # there may be room for one more
+        return claimed
+    cluster.give_up()
+    if (size := size_that_waits(db, cluster.free("cpu"), settings.worker_processes or 0)) is not None:
         cluster.grow(size)
-    return claimed
-
-
-@cache
-def _member() -> Member | None:
-    """This worker's crew, if it has a GPU to lend."""
-    crew, device = get_settings().crew, _device()
-    return Member(crew, device) if crew is not None and device.kind == "cuda" else None
+    return None
 
 
 @cache
@@ -211,9 +200,10 @@ def run_job(job_id: str) -> None:
         ):
             cluster, has_gpu = _cluster(), "cuda" in _kinds()
             if cluster is None:
-                ended = run_attempt(log, settings, _fork_server(), has_gpu=has_gpu, processes=_processes())
+                ended = run_attempt(log, settings, _fork_server(), has_gpu=has_gpu, processes=claimed.ranks)
             else:
                 ended = cluster.run(log, settings, _fork_server())
         _measures().count(ENDS, ended)
-        if claimed.gpus:
-            crews.release(db, claimed.job_id, claimed.attempt, claimed.gpus)
+        if cluster is not None:
+            with db.write() as session:
+                wake(session)  # for the room that this attempt had

@@ -27,6 +27,13 @@ from core.errors import Conflict, InvalidRequest
 WITHDRAWN = ("random_k", "grid_oracle")  # strategies of searches
 
 
+NO_CLUSTER = (
+    "a job on several GPUs runs on a Ray cluster, and this service has none: ask for one process, or for several on "
+    "processors (`device`: cpu). An operator starts one with `ray start --head --num-gpus=8` and gives workers and API "
+    "its address (SCRIMP_RAY_ADDRESS)"
+)
+
+
 @dataclass(frozen=True)
 class Limits:
     """What an installation has for jobs.
@@ -36,17 +43,25 @@ class Limits:
         memory_bytes: the limit of an attempt; None: none is set.
         max_queued_jobs: of a key without its own limit.
         lease_s: a worker that has not reported for so long is not alive.
+        has_cluster: jobs may run on several GPUs.
     """
 
     models_root: Path | None = None
     memory_bytes: int | None = None
     max_queued_jobs: int = 100
     lease_s: float = 60.0
+    has_cluster: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
         """Those of a service."""
-        return cls(settings.models_root, settings.attempt_memory_bytes, settings.max_queued_jobs, settings.lease_s)
+        return cls(
+            settings.models_root,
+            settings.attempt_memory_bytes,
+            settings.max_queued_jobs,
+            settings.lease_s,
+            bool(settings.ray_address),
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,8 @@ class Request:
         """A request that a key makes now.
 
         Raises:
-            InvalidRequest: it asks for what only earlier releases admitted. Their jobs are read and go on.
+            InvalidRequest: it asks for what only earlier releases admitted, whose jobs are read and go on; or for
+                several GPUs where there is no cluster.
         """
         if spec.clipping is not None and spec.clipping.engine != "bookkeeping":
             raise InvalidRequest.at(
@@ -71,6 +87,8 @@ class Request:
         if spec.hpo is not None and spec.hpo.strategy in WITHDRAWN:
             detail = f"`{spec.hpo.strategy}` is offered no more: use `linear_scaling`, or `random` for one draw"
             raise InvalidRequest.at("/hpo/strategy", detail)
+        if spec.runtime.device == "cuda" and spec.runtime.ranks > 1 and not limits.has_cluster:
+            raise InvalidRequest.at("/runtime/processes", NO_CLUSTER)
         return cls(caller, spec, limits)
 
     @property

@@ -19,8 +19,8 @@ NO_GPU = (
     "cancelled free of charge while it waits"
 )
 NO_GPUS = (
-    "no living worker has {ranks} equal GPUs for one job: the job waits until one has (`waiting_for`: gpus), and can "
-    "be cancelled free of charge while it waits"
+    "no living worker of a cluster has {ranks} equal GPUs for one job: the job waits until one has (`waiting_for`: "
+    "gpus), and can be cancelled free of charge while it waits"
 )
 NO_PROCESSES = (
     "no worker that runs so many processes for one job is alive now: the job waits until there is one (`waiting_for`: "

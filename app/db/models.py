@@ -429,7 +429,7 @@ class Attempt(Base):
     """One attempt of a job on a worker."""
 
     __tablename__ = "attempts"
-    __table_args__ = (Index("ix_attempts_crew", "crew", "ended_at"), Index("ix_attempts_status", "status"))
+    __table_args__ = (Index("ix_attempts_status", "status"),)
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
@@ -438,10 +438,7 @@ class Attempt(Base):
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     device: Mapped[str | None]  # "cpu" or "cuda", once it is ready
-    # The crew of its worker, and the GPUs of it that it holds while it runs (app.lifecycle.queue.crews), by their
-    # indexes.
-    crew: Mapped[str | None]
-    gpus: Mapped[tuple[int, ...] | None] = mapped_column(Documents(tuple[int, ...]))
+    ranks: Mapped[int | None]  # how many processes it had room for; null: of an earlier release
 
 
 class Block(Base):

@@ -25,7 +25,6 @@ class Worker(Base):
     sandbox: Mapped[dict[str, Any] | None]  # the isolation of its attempts
     skew_s: Mapped[float | None]  # how far its own clock is ahead of the database's
     devices: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))  # what it computes on
-    crew: Mapped[str | None]  # the workers that lend each other their GPUs (app.lifecycle.queue.crews)
     release: Mapped[str | None]  # of its code and libraries; null: unknown, or it stops
     finishes: Mapped[bool | None]  # it takes only jobs that its release began
     card: Mapped[str | None]  # its GPU, driver and cuDNN; null: it has no GPU, or they are unknown

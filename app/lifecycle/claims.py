@@ -2,7 +2,7 @@
 
 A key may have a limit of running jobs. A claim over it leaves the job queued; the end of one of the key's jobs wakes
 its next one (app.lifecycle.settle). Both hold the key's row while they check, so that no job misses its wake-up. Row
-locks are taken in one order: workers of a crew, study, job, key, account.
+locks are taken in one order: study, job, key, account.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ STUDY = (
     .where(_RUNS.c.id == select(JOBS.c.parent_id).where(JOBS.c.id == bindparam("job", type_=String)).scalar_subquery())
     .with_for_update(key_share=True)
 )
+_READ = ("id", "parent_id", "device", "threads", "spec", "attempt", "events", "traceparent")
 QUEUED = (
-    select(*(JOBS.c[each] for each in ("id", "parent_id", "device", "spec", "attempt", "events", "traceparent")))
+    select(*(JOBS.c[each] for each in _READ))
     .where(JOBS.c.id == bindparam("job", type_=String), JOBS.c.status == "queued", JOBS.c.study.is_(None), IS_DUE)
     .with_for_update(key_share=True)
 )
@@ -74,7 +75,7 @@ TAKE = Together(
         events=JOBS.c.events + 1,
     )
     .returning(JOBS.c.id),
-    row_of(ATTEMPTS, "job_id", "number", "worker", "status", "started_at", "crew", "gpus"),
+    row_of(ATTEMPTS, "job_id", "number", "worker", "status", "started_at", "ranks"),
     row_of(EVENTS, "job_id", "seq", "type", "data", "created_at"),
     ANNOUNCE,
 )
@@ -85,14 +86,13 @@ Gone = Literal["lost", "lapsed", "crashed"]
 @dataclass(frozen=True)
 class Claim:
     """A worker's claim on a job. `attempt` is the fencing token: it grows with every claim. `traceparent` is where the
-    job's trace goes on, if it has one. `gpus` are those of its crew that the attempt holds
-    (app.lifecycle.queue.crews)."""
+    job's trace goes on, if it has one. `ranks` are how many processes the attempt has room for."""
 
     job_id: str
     attempt: int
     worker: str
     traceparent: str | None = None
-    gpus: tuple[int, ...] = ()
+    ranks: int = 1
 
 
 class Queued:
@@ -116,9 +116,7 @@ class Queued:
         return limit is None or (running is not None and running.count < limit.most)
 
 
-def claim(
-    session: Session, job_id: str, worker: str, lease_s: float, crew: str | None = None, gpus: tuple[int, ...] = ()
-) -> Claim | None:
+def claim(session: Session, job_id: str, worker: str, lease_s: float, ranks: int = 1) -> Claim | None:
     """Takes a queued job; None if it is not queued, or if its key has reached its limit of running jobs.
 
     PostgreSQL too needs no SKIP LOCKED: the job is already chosen, so no claim searches the queue for a free one. Of
@@ -127,7 +125,7 @@ def claim(
     another reason, such as a cancel or an event.
 
     Args:
-        crew, gpus: the worker's crew, and the GPUs of it that the attempt holds; its rows are locked.
+        ranks: how many processes it has room for there.
     """
     session.flush()
     connection = session.connection()
@@ -137,25 +135,23 @@ def claim(
     if job is None or not queued.has_place:
         return None
     with round_trip(connection) as trip:
-        return take(trip, job, worker, lease_s, crew, gpus)
+        return take(trip, job, worker, lease_s, ranks)
 
 
-def take(
-    trip: Trip, job: SimpleNamespace, worker: str, lease_s: float, crew: str | None, gpus: tuple[int, ...]
-) -> Claim:
+def take(trip: Trip, job: SimpleNamespace, worker: str, lease_s: float, ranks: int) -> Claim:
     """Takes a job whose row `Queued` has locked."""
     attempt, event, at = job.attempt + 1, job.events + 1, whole_second()
     begun = {"job_id": job.id, "number": attempt, "worker": worker, "status": "running", "started_at": at}
     started = job_events.AttemptStarted(attempt=attempt, worker=worker)
     values = (
         {"job": job.id, "at_worker": worker, "lease_s": lease_s, "at": at, "event": event}
-        | values_of(ATTEMPTS, begun | {"crew": crew, "gpus": gpus or None})
+        | values_of(ATTEMPTS, begun | {"ranks": ranks})
         | values_of(EVENTS, event_row(job.id, event, "attempt_started", started))
     )
     trip.send(TAKE, values)
     if job.parent_id is not None:
         trip.send(study_states.STARTED, {"study_id": job.parent_id, "at": at})
-    return Claim(job.id, attempt, worker, job.traceparent, gpus)
+    return Claim(job.id, attempt, worker, job.traceparent, ranks)
 
 
 def fence(session: Session, own_claim: Claim, lease_s: float, ran_s: float | None = None) -> Job:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from app.db.models import Job
-from app.lifecycle.queue.crews import leave_queue
+from app.lifecycle.queue.room import leave_queue
 from app.lifecycle.settle import waiting_for
 from app.lifecycle.states import append_event, enqueue, notify
 

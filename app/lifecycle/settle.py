@@ -30,7 +30,7 @@ from app.ledger import accounts, block_accounts, joining, memos
 from app.lifecycle import failures
 from app.lifecycle.coverage import started_training
 from app.lifecycle.job_events import Ended
-from app.lifecycle.queue.crews import leave_queue
+from app.lifecycle.queue.room import leave_queue
 from app.lifecycle.states import (
     ACTIVE,
     IN_ORDER,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated
 
@@ -14,7 +13,6 @@ from app.db.models import Job, Worker
 from app.db.row_view import Given, RowView, Whole
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
-from app.lifecycle.queue import crews
 from app.lifecycle.queue.presence import is_alive, workers
 from app.web.deps import Db, ServiceSettings
 from app.web.route_operation import Operation
@@ -37,9 +35,7 @@ class WorkerView(Document, RowView):
     alive: Annotated[bool, Given()]  # seen within `lease_s`
     sandbox: Sandbox | None  # the isolation of its attempts, as it tested it; null: not known
     devices: list[Device] | None  # what it computes on, one attempt at a time; null: not known
-    crew: str | None  # workers of one crew lend each other their GPUs; null: it is in none
-    # the most that one job can have there now: its own, and the equal ones of its living crew
-    gpus: Annotated[int, Given()]
+    gpus: Annotated[int, Given()]  # the most that one job can have there
     skew_s: float | None  # how far its own clock is ahead of the database's
     job: Annotated[str | None, Given()]  # its running job, if the calling key may see it
 
@@ -56,16 +52,15 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
         rows = workers(session)
         running = [job for _worker, job in rows if job is not None]
         seen = set(session.scalars(select(Job.id).where(Job.id.in_(running), visible(caller, Job.dataset_id))))
-        at, sizes = now_there(session), crews.sizes(session, settings.lease_s)
+        at = now_there(session)
         return WorkerList(
             items=[
-                _view(worker, job if job in seen else None, is_alive(worker, settings.lease_s, at), sizes)
+                _view(worker, job if job in seen else None, is_alive(worker, settings.lease_s, at))
                 for worker, job in rows
             ]
         )
 
 
-def _view(worker: Worker, job: str | None, alive: bool, sizes: Mapping[str, int]) -> WorkerView:
-    gpu_count = sum(Device.model_validate(each).kind == "cuda" for each in worker.devices or ())
-    gpus = sizes.get(worker.crew, gpu_count) if worker.crew is not None and alive else gpu_count
+def _view(worker: Worker, job: str | None, alive: bool) -> WorkerView:
+    gpus = max((Device.model_validate(each).most_gpus for each in worker.devices or ()), default=0)
     return WorkerView.of(worker, alive=alive, gpus=gpus, job=job)

@@ -230,12 +230,10 @@ def _sums(months: Iterable[tuple[str, datetime, datetime]], among: ColumnElement
         extract("epoch", Attempt.started_at), BigInteger
     )
     processes = Job.spec["runtime"]["processes"].as_string()
-    gpus = func.json_array_length(Attempt.gpus)
-    ranks = func.coalesce(
-        gpus, cast(func.nullif(processes, "auto"), BigInteger), 1
-    )  # each `asked` parses a whole document
+    # each `asked` parses a whole document
+    ranks = func.coalesce(Attempt.ranks, cast(func.nullif(processes, "auto"), BigInteger), 1)
     processors = seconds * ranks * func.coalesce(Job.threads, 1)
-    of_gpus = case((Attempt.device == "cuda", seconds * func.coalesce(gpus, 1)), else_=0)
+    of_gpus = case((Attempt.device == "cuda", seconds * func.coalesce(Attempt.ranks, 1)), else_=0)
     size = Artifact.size_bytes
     spent = SpentByKey
     day = spent.day.between(span.c.month + "-01", span.c.month + "-31")  # which the index on days finds

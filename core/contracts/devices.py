@@ -22,6 +22,7 @@ class Device(Document):
         cuda: the CUDA version that torch was built for; null on a processor.
         cudnn: the version of cuDNN, as it counts itself; null: not known.
         processes: the most processes that its worker runs for one job; null: not known.
+        gpus: of a worker that runs jobs on a cluster's GPUs, the most that it runs one job on; null: this one alone.
     """
 
     kind: Kind
@@ -33,6 +34,12 @@ class Device(Document):
     cuda: str | None = None
     cudnn: str | None = None
     processes: Annotated[int, Field(ge=1)] | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+
+    @property
+    def most_gpus(self) -> int:
+        """The most GPUs that its worker runs one job on."""
+        return 0 if self.kind == "cpu" else 1 if self.gpus is None else self.gpus
 
     @property
     def label(self) -> str:

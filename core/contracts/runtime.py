@@ -22,10 +22,10 @@ class Runtime(Document):
     # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features and networks of
     # linear layers sum in float32, by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
-    # The processes (ranks) that share each step of the job on one machine: each with a GPU of its own, where the worker
-    # has so many, or with the machine's processors divided among them. auto: as many as GPUs are free there when the
-    # job is claimed, and one on processors. At one number of threads each, the model is the same to the bit
-    # for every number of them; without privacy, up to rounding.
+    # The processes (ranks) that share each step of the job: each with a GPU of its own, on a cluster that has so many,
+    # or on processors. auto: as many as GPUs are free on the cluster when the job is claimed, and one elsewhere. At one
+    # number of threads each, the model is the same to the bit for every number of them; without privacy, up to
+    # rounding.
     processes: Literal["auto"] | Annotated[int, Field(strict=True, ge=1, le=MOST_PROCESSES)] = 1
     # The processor threads of each rank. auto: the machine's processors divided by the ranks that the job asks for, as
     # its first ready attempt finds them. The number is stored then, and every later attempt has it, on any machine.
@@ -44,8 +44,8 @@ class Runtime(Document):
         return 1 if self.processes == "auto" else self.processes
 
     @property
-    def without_gang(self) -> Literal["auto", "cpu", "cuda"]:
-        """The kind of device that the job asks for, on a worker without a GPU for each of several ranks: they share its
+    def on_own_device(self) -> Literal["auto", "cpu", "cuda"]:
+        """The kind of device that the job asks for, on a worker with one GPU at most: several ranks share its
         processors."""
         return "cpu" if self.device == "auto" and self.ranks > 1 else self.device
 

@@ -242,7 +242,6 @@ class Worker(Resource):
     alive: bool
     sandbox: dict[str, Any] | None = None
     devices: list[dict[str, Any]] | None = None
-    crew: str | None = None
     gpus: int
     skew_s: float | None = None
     job: str | None = None

@@ -40,8 +40,6 @@ def test_each_device_has_a_process(
     lines = serve.worker_lines()
     assert [(each.name, each.settings["SCRIMP_DEVICES"], each.arguments[-1]) for each in lines] == expected
     assert all(each.arguments[-2] == "--queues" for each in lines)
-    crews = {each.settings.get("SCRIMP_CREW") for each in lines}
-    assert (None in crews) == (len(lines) == 1) and len(crews) == 1, "workers of several GPUs lend them to each other"
 
 
 def test_a_missing_gpu_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +76,6 @@ def test_the_dashboard_shows_devices() -> None:
         alive=True,
         sandbox=None,
         devices=[GPUS[1]],
-        crew=None,
         gpus=1,
         skew_s=0.0,
         job=None,

@@ -109,6 +109,16 @@ def test_all_run_without_root_on_one_home_and_are_watched() -> None:
     assert all("healthcheck" in SERVICES[name] for name in ("postgres", "redis"))
 
 
+def test_the_gpus_of_a_machine_are_a_cluster_of_their_own() -> None:
+    more = yaml.safe_load((ROOT / "deploy" / "compose.gpus.yml").read_text())
+    merged = {name: SERVICES[name] | more["services"].get(name, {}) for name in SERVICES}
+    PyCompose.from_yaml(yaml.safe_dump({**COMPOSE, "services": merged})).validate()
+    assert set(more["services"]["api"]["environment"]) == {"SCRIMP_RAY_ADDRESS"}
+    command = merged["worker-gpu"]["command"]
+    assert command[:4] == ["python", "-m", "worker.cluster.alone", "--"]
+    assert command[4:] == SERVICES["worker-gpu"]["command"]
+
+
 def test_every_setting_that_it_gives_exists() -> None:
     known = {f"SCRIMP_{name.upper()}" for name in Settings.model_fields}
     for name in OURS:

@@ -78,6 +78,10 @@ def progress(service: Service, job_id: str) -> int:
     return int(service.get(f"/v1/jobs/{job_id}")["progress"]["step"])
 
 
+def begun(ended: dict[str, Any]) -> str:
+    return str(ended["attempts"][0]["started_at"])
+
+
 def attempts(ended: dict[str, Any]) -> list[str]:
     return [each["status"] for each in ended["attempts"]]
 
@@ -140,19 +144,19 @@ def test_a_job_too_large_for_the_cluster_waits_and_says_so_and_another_passes(se
 
 
 @pytest.mark.slow
-def test_a_job_waits_in_the_queue_while_machines_are_in_use_and_others_pass(
+def test_a_job_whose_turn_it_is_waits_in_the_queue_while_machines_are_in_use(
     service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
 ) -> None:
-    """The only worker claims what there is room for: it keeps nothing back for what there is none."""
+    """No other is claimed before it, and it is no attempt until there is room for all of it."""
     assert machines.ask("take") == "taken"
     large = submit(service, job(dataset, 3))
-    small = [finished(service, submit(service, job(dataset, 1, steps=6))) for _ in range(2)]
-    assert [each["status"] for each in small] == ["succeeded"] * 2
-    waiting = service.get(f"/v1/jobs/{large}")
-    assert (waiting["status"], waiting["attempts"]) == ("queued", [])
+    small = submit(service, job(dataset, 1, steps=6))
+    until(lambda: machines.ask("asks") == "3")  # bundles that wait
+    assert [service.get(f"/v1/jobs/{each}")["attempts"] for each in (large, small)] == [[], []]
     assert machines.ask("release") == "released"
-    ended = finished(service, large)
-    assert model(ended) == model(alone) and attempts(ended) == ["succeeded"]
+    ended, later = finished(service, large), finished(service, small)
+    assert model(ended) == model(alone) and attempts(ended) == attempts(later) == ["succeeded"]
+    assert begun(ended) < begun(later)
 
 
 @pytest.mark.slow

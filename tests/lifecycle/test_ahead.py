@@ -31,7 +31,7 @@ def backing() -> str:
 def add_workers(db: Database, count: int, *kinds: str) -> None:
     with db.write() as session:
         for number in range(count):
-            devices = [{"kind": kind, "name": kind, "memory_bytes": 1} for kind in kinds or ("cpu",)]
+            devices = [{"kind": kind, "index": 0, "name": kind, "memory_bytes": 1} for kind in kinds or ("cpu",)]
             found = Worker(name=f"{kinds}{number}", host="h", pid=1, started_at=now(), seen_at=now(), devices=devices)
             session.add(found)
 

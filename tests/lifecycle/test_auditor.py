@@ -20,6 +20,9 @@ from typer.testing import CliRunner
 from app.db.database import Database
 from app.db.models import Artifact, Block, Job, JobEvent, LedgerEntry
 from app.keys import service as keys
+from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.queue.fair import claim_next
+from app.lifecycle.queue.room import Room
 from app.main import create_app
 from app.secrets import ensure_secrets, load_secret
 from app.settings import Settings
@@ -27,12 +30,11 @@ from core.errors import InvalidRequest, NotFound, PrivacyError
 from scrimp.cli import app
 from scrimp_server.commands.replay_command import described
 from tests.e2e.conftest import csv_spec, job_of, write_csv
+from tests.factories import AT_ONCE
 from tests.lifecycle.conftest import claimed, job_row
-from tests.lifecycle.crew import crew_of, in_use
+from tests.lifecycle.test_fair import NO_RECORDS
 from worker.attempt import fork_server as serving
-from worker.attempt import start
 from worker.attempt.auditor import Choose, missed, replay
-from worker.attempt.device_survey import Divided
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import run_attempt
 from worker.attempt.verdicts import FILE
@@ -122,31 +124,20 @@ def taking(*places: int) -> Choose:
     return lambda _all, _k: places
 
 
-def test_a_gang_s_job_is_the_same_to_the_bit_on_one_process(
-    client: TestClient,
-    db: Database,
-    settings: Settings,
-    fork_server: ForkServer,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_job_of_two_ranks_is_the_same_to_the_bit_on_one_process(
+    client: TestClient, db: Database, settings: Settings, fork_server: ForkServer
 ) -> None:
-    """A crew that declares two GPUs claims it. Here its two ranks share the processor, and one replays it."""
-    seen: list[Any] = []
-
-    def on_the_processor(*_: Any, gpus: tuple[int, ...], **__: Any) -> Divided:
-        seen.append(gpus)
-        return Divided("cpu", len(gpus) or 1)
-
-    spec = job_of("small", name="gang", runtime={"processes": 2, "physical_batch_size": 48})
-    job_id = str(client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": "gang"}).json()["id"])
-    hands = crew_of(db, 2)
-    hands[1].claim()
-    monkeypatch.setattr(start, "divided", on_the_processor)
-    run_attempt(hands[1].log(), settings, fork_server, has_gpu=True)
-    assert job_row(db, job_id).status == "succeeded" and not in_use(db)
+    spec = job_of("small", name="ranks", runtime={"processes": 2, "physical_batch_size": 48})
+    job_id = str(client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": "ranks"}).json()["id"])
+    held = claim_next(db, NO_RECORDS, "w", 3600.0, {"cpu"}, Room(2))
+    assert held is not None and held.ranks == 2
+    log = AttemptLog(db, held, lease_s=3600.0, max_attempts=3, cadence=AT_ONCE)
+    run_attempt(log, settings, fork_server, processes=held.ranks)
+    assert job_row(db, job_id).status == "succeeded"
     with db.read() as session:
         (ready,) = session.scalars(select(JobEvent.data).where(JobEvent.job_id == job_id, JobEvent.type == "ready"))
     found = replay(db, settings, fork_server, job_id, None)
-    assert seen == [(1, 0), ()] and len(ready["processes"]) == 2
+    assert len(ready["processes"]) == 2
     assert found.holds and found.same_model and found.unlike == ()
 
 

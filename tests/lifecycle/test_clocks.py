@@ -22,10 +22,7 @@ from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
 from app.settings import Settings
 from app.system import health
-from tests.factories import add_dataset
-from tests.lifecycle.conftest import Submit, balances, claimed, job_row, no_wait
-from tests.lifecycle.crew import LEASE_S as CREW_LEASE_S
-from tests.lifecycle.crew import crew_of
+from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 
 LEASE_S = 8.0
 
@@ -180,20 +177,3 @@ def test_whether_a_worker_lives_is_seen_by_the_databases_clock(db: Database, bac
         Presence(db, "slow", 1, 5.0).beat()
     with db.read() as session:
         assert abs((session.get_one(Worker, "slow:1").seen_at - clock.now_there(session)).total_seconds()) < 60
-
-
-def test_a_worker_whose_clock_is_wrong_borrows_no_gpu_of_a_lapsed_lease(
-    db: Database, submit: Submit, backing: str
-) -> None:
-    """Its ranks may still be there: for how long is seen by the database's clock."""
-    if backing == "sqlite":
-        pytest.skip("one machine, one clock")
-    hands = crew_of(db, 2)
-    dataset, without = add_dataset(db, privacy={"sensitivity": "public"}), {"privacy": None, "evaluation": None}
-    gang = submit(dataset, runtime={"device": "cuda", "processes": 2}, **without)
-    assert hands[0].claim() is not None
-    expire_all_leases(db)
-    assert reap_expired(db, 3) == 1
-    no_wait(db, gang)
-    with ahead(2 * CREW_LEASE_S):
-        assert hands[1].claim() is None

@@ -139,7 +139,7 @@ def test_what_was_signed_before_there_were_logs_is_dated_from_the_upgrade_on(old
 
 
 def test_a_migration_that_fails_in_the_middle_is_rolled_back(old: Settings) -> None:
-    """0029 makes an index of this name, after four other migrations and columns of its own."""
+    """0029 makes an index of this name, after four other migrations and columns of its own. 0057 drops it."""
     run_sql(old, "CREATE INDEX ix_attempts_crew ON attempts (job_id)")
     before = dump(old)
     failed = upgrade(old)

@@ -48,8 +48,7 @@ def ended(session: Session, dataset: str, at: datetime, seconds: tuple[int, ...]
     for number, each in enumerate(seconds, 1):
         times = {"started_at": at - timedelta(seconds=each), "ended_at": at}
         device = "cpu" if gpus is None else "cuda"
-        held = None if gpus is None else tuple(range(gpus))
-        session.add(Attempt(job_id=job, number=number, worker="w", status="lost", device=device, gpus=held, **times))
+        session.add(Attempt(job_id=job, number=number, worker="w", status="lost", device=device, ranks=gpus, **times))
     return job
 
 

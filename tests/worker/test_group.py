@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
+from app.lifecycle.queue.room import Need
 from core.errors import Unavailable
-from tests.processes import until
+from tests.worker.support import Supervisor, spec, start_of
+from tests.worker.test_devices import SHAPE
 
 if find_spec("ray") is None:
     assert not os.environ.get("SCRIMP_REQUIRE_RAY")
@@ -29,7 +32,8 @@ DIES = "its process dies"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    one = {"num_cpus": 1, "num_gpus": 2, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+    ray.init(address="local", log_to_driver=False, **one)
     yield
     ray.shutdown()
 
@@ -79,20 +83,49 @@ def test_of_several_ends_the_one_that_is_most_the_job_s_own_counts(
 
 
 @pytest.mark.slow
-def test_room_is_what_is_free_now_and_growth_is_asked_for_once_and_kept_for_nobody(cluster: None) -> None:
-    ours = Cluster.__new__(Cluster)
-    ours._growth = None
-    assert until(ours.free) == ours.most() == 1
-    with ours.room(1, {"CPU": 1.0}, lambda: True) as room:
-        assert room is not None
-        until(lambda: ours.free() == 0)
-        assert ours.share(1, 4) == 1, "fewer than its threads"
-        ours.grow(1)
-        asks = ours._growth
-        ours.grow(1)
-        assert asks is not None and asks is ours._growth and asks.is_alive()
+def test_growth_is_asked_for_once_and_kept_for_nobody(cluster: None) -> None:
+    ours = driver()
+    assert ours.most("cpu") == 1 and ours.ask(Need("cpu", 1, 1, 4))
+    assert ours._granted is not None and ours._granted.reserved == {"CPU": 1.0}, "fewer than its threads"
+    ours.grow(1)
+    asks = ours._growth
+    ours.grow(1)
+    assert asks is not None and asks is ours._growth and asks.is_alive()
+    ours.give_up()
     asks.join(300)
-    assert not asks.is_alive() and until(ours.free) == 1
+    assert not asks.is_alive() and driver().ask(Need("cpu", 1, 1))
+
+
+@pytest.mark.slow
+def test_gpus_are_granted_whole_or_not_at_all_and_are_free_at_once_when_given_up(cluster: None) -> None:
+    ours, other, two, one = driver(), driver(), Need("cuda", 2, 2), Need("cuda", 1, 1)
+    assert ours.most("cuda") == 2 and ours.ask(one) and (ours.granted(one), ours.granted(two)) == (1, 0)
+    assert not other.ask(two) and other.granted(two) == 0
+    ours.give_up()
+    assert other.ask(two) and other.granted(two) == 2
+    assert not ours.ask(one)
+    other.give_up()
+    assert ours.free("cuda") == 2, "Ray says so before `give_up` returns"
+    assert ours.ask(Need("cuda", 1, 8)) and ours._granted is not None and ours._granted.ranks == 2, "what is free"
+    ours.give_up()
+
+
+@pytest.mark.slow
+def test_each_rank_has_a_gpu_of_its_own(cluster: None) -> None:
+    ours, need = driver(), Need("cuda", 2, 2, 3)
+    assert ours.ask(need) and ours._granted is not None
+    with closing(Group(ours._granted)) as group:
+        placed = group.placed(Supervisor(start_of(spec(), SHAPE)).message())
+    ours.give_up()
+    assert (placed.device, placed.processes, sorted(placed.gpus), placed.threads) == ("cuda", 2, ["0", "1"], 3)
+
+
+def driver() -> Cluster:
+    """A driver in this process, which is connected."""
+    made = Cluster.__new__(Cluster)
+    made._node = ray.get_runtime_context().get_node_id()
+    made._growth = made._granted = None
+    return made
 
 
 def ended(ends: list[Any]) -> Group:

@@ -184,7 +184,8 @@ def be_deterministic() -> None:
 
 
 def visible_to(message: Start | Predict, rank: int) -> dict[str, str]:
-    """What to change so that a rank sees no GPU but its own. The fork server's environment names the worker's."""
+    """What to change so that a rank sees no GPU but its own. Elsewhere than on a cluster the fork server's
+    environment names it."""
     if isinstance(message, Predict) or message.device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}
     return {"CUDA_VISIBLE_DEVICES": message.gpus[rank]} if message.gpus else {}

@@ -106,13 +106,8 @@ def visible(device: Device, environment: Mapping[str, str] = os.environ) -> dict
     """
     if device.kind == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", **ORDER}
-    return {"CUDA_VISIBLE_DEVICES": gpu_name(device.index, environment), **ORDER}
-
-
-def gpu_name(index: int, environment: Mapping[str, str] = os.environ) -> str:
-    """How CUDA_VISIBLE_DEVICES names a GPU to a process that is to see it alone; arguments as in `visible`."""
     listed = [each.strip() for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-    return listed[index] if listed else str(index)
+    return {"CUDA_VISIBLE_DEVICES": listed[device.index] if listed else str(device.index), **ORDER}
 
 
 @dataclass(frozen=True)
@@ -121,28 +116,21 @@ class Divided:
 
     Attributes:
         processes: its ranks.
-        gpus: what each of several ranks on GPUs sees, as CUDA_VISIBLE_DEVICES; () for one rank, or on processors.
     """
 
     device: Kind
     processes: int
-    gpus: tuple[str, ...] = ()
 
 
-def divided(
-    runtime: Runtime, frozen: str | None, *, has_gpu: bool, processes: int, gpus: Sequence[int] = ()
-) -> Divided:
-    """Divides a job among what its worker has: one rank on each GPU that the attempt holds, or ranks on processors.
+def divided(runtime: Runtime, frozen: str | None, *, has_gpu: bool, processes: int) -> Divided:
+    """Divides a job among what its worker has: one rank on its GPU, or ranks on its processors.
 
     Args:
         frozen: the kind of device of the job's earlier ready attempts.
         processes: the most ranks on this worker's processors.
-        gpus: those that the attempt holds, its worker's own first.
     """
-    device = kind_for(runtime.device if len(gpus) > 1 else runtime.without_gang, frozen, has_gpu)
-    if device == "cpu":
-        return Divided(device, min(runtime.ranks, processes))
-    return Divided(device, max(1, len(gpus)), tuple(gpu_name(each) for each in gpus) if len(gpus) > 1 else ())
+    device = kind_for(runtime.on_own_device, frozen, has_gpu)
+    return Divided(device, min(runtime.ranks, processes) if device == "cpu" else 1)
 
 
 def driver_version(text: str) -> str | None:

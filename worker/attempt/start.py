@@ -195,7 +195,7 @@ def start_message(
     is_public = all(each.sensitivity == "public" for each in datasets)
     extractor = spec.model.extractor.name if isinstance(spec.model, LinearModel) and spec.model.extractor else None
     features = inputs.parts.features if extractor is not None else None
-    device = divided(spec.runtime, job.device, has_gpu=machine.has_gpu, processes=machine.processes, gpus=log.held.gpus)
+    device = divided(spec.runtime, job.device, has_gpu=machine.has_gpu, processes=machine.processes)
     return messages.Start(
         extractor_dir=str(models / extractor) if extractor not in (None, HASHED_WORDS) and models else None,
         models_root=str(models) if isinstance(spec.model, HfModel | GraphModel) and models else None,
@@ -207,7 +207,6 @@ def start_message(
         shape=shape_of(declaration, job.dataset_id, datasets),
         device=device.device,
         processes=device.processes,
-        gpus=device.gpus,
         numerics=Quoted.of(job.quote).numerics,
         fitted_rows=job.fitted_rows,
         threads=job.threads,

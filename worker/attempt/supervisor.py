@@ -82,7 +82,7 @@ def run_attempt(
         How its process ended, for the operator: an exit code, a signal, "supervisor" or "unstarted".
 
     Args:
-        fork_server: its processes see this worker's device and no other GPU, but for the ranks of a gang.
+        fork_server: its processes see this worker's device and no other GPU, but for a cluster's ranks.
         has_gpu: that device is a GPU.
         processes: the most ranks that an attempt may have on processors here.
         elsewhere: those of its ranks that run on other machines.

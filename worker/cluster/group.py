@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -21,39 +22,58 @@ from ray._private.state import available_resources_per_node
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from sqlalchemy import select
 
-from app.db.models import Job
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Gone
+from app.lifecycle.queue.room import Need
 from app.settings import Settings
-from core.contracts.runtime import Runtime, StoredRuntime
+from core.contracts.devices import Kind
 from core.errors import StaleAttempt, TransientError, Unavailable
 from worker.attempt.code_release import release
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.rank_processes import PEER_GONE, failure_of
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.cluster.links import RING, START, Bridge, Port, send_whole
-from worker.cluster.node import CRASHED, Node, Told
+from worker.cluster.node import CRASHED, Node, Offer, Told
 from worker.data.ranks import RanksError
 from worker.messages import FailureCode, Start
 
 logger = logging.getLogger(__name__)
 GROW_S = 300.0  # a cluster that grows on demand takes minutes to start machines
-ROOM_S = 15.0  # room that there was as a job was claimed; another worker may have been quicker
+GRANT_S = 3.0  # in which Ray grants what is free
+RETURN_S, POLL_S = 10.0, 0.05
 WORST_FIRST: tuple[Gone, ...] = ("crashed", "lapsed", "lost")
 START_S = 120.0  # in which actors start: each loads torch
 LOOK_S = 1.0
 WHY_S = 10.0  # in which the ends of all ranks are known once one has ended
 NODE_ID = "ray.io/node-id"  # a label that every node has
+CARD = "ray.io/accelerator-type"  # and this one every node whose GPUs Ray knows
+RESOURCE: dict[Kind, str] = {"cpu": "CPU", "cuda": "GPU"}
 
 
 class GroupError(RanksError):
     """The ranks of an attempt cannot be started."""
 
 
+@dataclass(frozen=True)
+class Granted:
+    """Room for the ranks of an attempt.
+
+    Attributes:
+        room: a bundle for each rank, the first on this machine.
+        reserved: in each bundle, in Ray's names.
+        threads: of each rank.
+    """
+
+    need: Need
+    room: PlacementGroup
+    ranks: int
+    reserved: dict[str, float]
+    threads: int
+
+
 class Cluster:
-    """This process's connection to a Ray cluster, on one of whose machines it runs.
+    """This process's connection to a Ray cluster, on one of whose machines it runs, and the room that it has there.
 
     Args:
         address: of the cluster's head, or `auto`.
@@ -74,98 +94,134 @@ class Cluster:
         thread.join()
         if failed:
             raise failed[0]
+        self._node = str(ray.get_runtime_context().get_node_id())
         self._growth: threading.Thread | None = None
+        self._granted: Granted | None = None
 
-    def most(self) -> int:
-        """How many ranks the cluster has room for when nothing else runs."""
-        return sum(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+    def most(self, kind: Kind) -> int:
+        """How many ranks the cluster has room for when nothing else runs; none if this machine has no such device. GPUs
+        count that are like this machine's."""
+        nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        card = _card(nodes.get(self._node))
+        able = [each for each in nodes.values() if kind == "cpu" or _card(each) == card]
+        counts = {each["NodeID"]: int(each["Resources"].get(RESOURCE[kind], 0)) for each in able}
+        return sum(counts.values()) if counts.get(self._node) else 0
 
-    def free(self, share: int = 1) -> int:
-        """How many ranks the cluster has room for now, at so many processors each; none if the first one has no room on
-        this machine."""
-        free = {
-            node: int(resources.get("CPU", 0)) // share for node, resources in available_resources_per_node().items()
-        }
-        return sum(free.values()) if free.get(ray.get_runtime_context().get_node_id()) else 0
+    def free(self, kind: Kind, share: int = 1) -> int:
+        """How many ranks there was room for a moment ago, with so many processors or GPUs each."""
+        return sum(int(each.get(RESOURCE[kind], 0)) // share for each in available_resources_per_node().values())
 
-    def share(self, ranks: int, threads: int) -> int:
-        """How many processors to reserve for each rank: its threads, or fewer where not so many are free."""
-        able = (each for each in range(threads, 1, -1) if self.free(share=each) >= ranks)
-        return next(able, 1)
+    def granted(self, need: Need) -> int:
+        """See Grants.granted."""
+        return self._granted.ranks if self._granted is not None and self._granted.need == need else 0
+
+    def ask(self, need: Need) -> bool:
+        """See Grants.ask. Room of one that takes what is free is what was free a moment ago."""
+        self.give_up()
+        try:
+            ranks = max(need.ranks, min(need.limit, self.free(need.kind))) if need.limit > need.ranks else need.ranks
+            threads = need.threads or max(1, _processors() // ranks)
+            reserved = {RESOURCE[need.kind]: float(self._share(ranks, threads) if need.kind == "cpu" else 1)}
+            room = self._place(ranks, need.kind, reserved)
+            self._granted = Granted(need, room, ranks, reserved, threads)
+            if room.wait(GRANT_S):
+                return True
+        except RayError as error:
+            logger.warning("the cluster cannot be asked for room: %s", type(error).__name__)
+        self.give_up()
+        return False
+
+    def give_up(self) -> None:
+        """Gives back what was granted. Returns once the cluster counts it as free, or after `RETURN_S`."""
+        if self._granted is not None:
+            _remove(self._granted.room)
+            self._granted = None
 
     def grow(self, ranks: int) -> None:
-        """Asks Ray for room for so many ranks, unless it is asked already, and gives it up as soon as it is there: a
-        cluster that grows on demand starts machines."""
+        """Asks Ray for room for so many ranks on processors, unless it is asked already, and gives it up as soon as it
+        is there: a cluster that grows on demand starts machines."""
         if self._growth is not None and self._growth.is_alive():
             return
         until = time.monotonic() + GROW_S
 
         def ask() -> None:
-            with suppress(RayError), self.room(ranks, {"CPU": 1.0}, lambda: time.monotonic() < until):
-                pass
+            with suppress(RayError):
+                room = self._place(ranks, "cpu", {"CPU": 1.0})
+                try:
+                    while not room.wait(LOOK_S) and time.monotonic() < until:
+                        pass
+                finally:
+                    _remove(room)
 
         self._growth = threading.Thread(target=ask, name="ray-growth", daemon=True)
         self._growth.start()
 
     def run(self, log: AttemptLog, settings: Settings, fork_server: ForkServer) -> str:
-        """Runs one attempt of a claimed job; see `run_attempt`. Where another worker was quicker to take the room, or a
-        machine is gone, gives the job back: it waits in the queue, and this worker takes others.
+        """Runs one attempt of a claimed job in the room that was granted for it; see `run_attempt`."""
+        granted = self._granted
+        if granted is None:
+            raise RuntimeError("a job was claimed without room for it")
+        starting = AttemptLog(log.db, log.held, lease_s=log.lease_s, max_attempts=log.max_attempts)
 
-        The time that it waits for room is no time of the job's.
-        """
-        runtime, device = _asked(log)
+        def goes_on() -> bool:
+            return not STOPPING.is_set() and not starting.heartbeat()
+
         try:
-            largest = self.most()
-            ranks = max(1, min(runtime.ranks, largest) if device else runtime.ranks)  # once ready, fewer go on
-            threads = device or (runtime.threads if runtime.threads != "auto" else max(1, _processors() // ranks))
-            reserved = {"CPU": float(self.share(ranks, threads))}
-            waiting = AttemptLog(log.db, log.held, lease_s=log.lease_s, max_attempts=log.max_attempts)
-            until = time.monotonic() + ROOM_S
-
-            def wait() -> bool:
-                is_told = STOPPING.is_set() or waiting.heartbeat()
-                return not is_told and time.monotonic() < until and self.most() >= largest  # a machine may be gone
-
-            with self.room(ranks, reserved, wait) as room:
-                if room is None:
-                    logger.warning("the cluster has no room for %d ranks now", ranks)
-                    log.gone("lost")
-                    return "unstarted"
-                with closing(Group(room, reserved, threads)) as group:
-                    return run_attempt(log, settings, fork_server, processes=ranks, elsewhere=group)
+            with closing(Group(granted, goes_on)) as group:
+                return run_attempt(log, settings, fork_server, processes=granted.ranks, elsewhere=group)
         except StaleAttempt:
             logger.warning("attempt %s of %s is stale", log.held.attempt, log.held.job_id)
         except (RayError, TransientError) as error:
             logger.warning("the attempt cannot start on the cluster: %s", type(error).__name__, exc_info=error)
-            log.gone("lapsed" if isinstance(error, RanksError) else "lost")
+            with suppress(StaleAttempt):
+                log.gone("lapsed" if isinstance(error, RanksError) else "lost")
+        finally:
+            self.give_up()  # and with it its actors
         return "unstarted"
 
-    @contextmanager
-    def room(self, ranks: int, reserved: dict[str, float], wait: Callable[[], bool]) -> Iterator[PlacementGroup | None]:
-        """Room for so many ranks, the first on this machine, until the block ends; None if there is none.
+    def _share(self, ranks: int, threads: int) -> int:
+        """How many processors to reserve for each rank: its threads, or fewer where not so many are free."""
+        able = (each for each in range(threads, 1, -1) if self.free("cpu", each) >= ranks)
+        return next(able, 1)
 
-        Args:
-            reserved: for each rank, in Ray's names.
-            wait: returns False to give up; called every second.
-        """
-        own_node = {NODE_ID: ray.get_runtime_context().get_node_id()}
-        labels: list[dict[str, str]] = [own_node, *({} for _ in range(ranks - 1))]
-        group = placement_group([reserved] * ranks, bundle_label_selector=labels)
-        try:
-            ready = False
-            while not ready and wait():
-                ready = group.wait(LOOK_S)
-            yield group if ready else None
-        finally:
-            with suppress(RayError):
-                remove_placement_group(group)  # and with it its actors
+    def _place(self, ranks: int, kind: Kind, reserved: dict[str, float]) -> PlacementGroup:
+        """Asks for so many bundles, the first on this machine, on GPUs like this machine's."""
+        card = next((_card(node) for node in ray.nodes() if node["NodeID"] == self._node), None)
+        of_card = {CARD: card} if kind == "cuda" and card is not None else {}
+        labels: list[dict[str, str]] = [of_card | {NODE_ID: self._node}, *(of_card for _ in range(ranks - 1))]
+        return placement_group([reserved] * ranks, bundle_label_selector=labels)
 
 
-def _asked(log: AttemptLog) -> tuple[Runtime, int | None]:
-    """What a job asks for, and the threads of its first ready attempt."""
-    with log.db.read() as session:
-        spec, threads = session.execute(select(Job.spec, Job.threads).where(Job.id == log.held.job_id)).one()
-    return StoredRuntime.of(spec).runtime, threads
+def _heard(offers: list[Any], goes_on: Callable[[], bool]) -> list[Offer]:
+    """What all actors say, which takes as long as loading torch does."""
+    until = time.monotonic() + START_S
+    while len(ray.wait(offers, num_returns=len(offers), timeout=LOOK_S)[0]) < len(offers):
+        if not goes_on():
+            raise TransientError("the attempt is to end before its ranks have started")
+        if time.monotonic() > until:
+            raise GroupError("a rank's actor does not start")
+    try:
+        received: list[Offer] = ray.get(offers, timeout=START_S)
+    except RayError as error:
+        raise GroupError("a rank's actor does not start") from error
+    return received
+
+
+def _card(node: Any) -> str | None:
+    """What Ray calls a node's GPUs, if it knows."""
+    return None if node is None else node.get("Labels", {}).get(CARD)
+
+
+def _remove(room: PlacementGroup) -> None:
+    """Gives room back. Ray's own view of it follows a moment later: who asks sooner would find too little free."""
+    until = time.monotonic() + RETURN_S
+    with suppress(RayError):
+        remove_placement_group(room)
+        mark = room.id.hex()
+        while time.monotonic() < until:
+            if not any(mark in name for each in available_resources_per_node().values() for name in each):
+                return
+            time.sleep(POLL_S)
 
 
 def _processors() -> int:
@@ -176,16 +232,16 @@ class Group:
     """The ranks of one attempt. Rank 0 is a process of this worker's; the others are actors'.
 
     Args:
-        room: a bundle for each rank.
-        reserved: of each bundle.
-        threads: of each rank.
+        granted: its room.
+        goes_on: called every second while actors start; False: the attempt is to end.
 
     Raises:
-        GroupError: a rank's actor does not start, or runs another release.
+        TransientError: it does not go on.
+        GroupError: a rank's actor does not start, runs another release, or has no GPU of its own.
     """
 
-    def __init__(self, room: PlacementGroup, reserved: dict[str, float], threads: int) -> None:
-        self.size, self._threads = room.bundle_count, threads
+    def __init__(self, granted: Granted, goes_on: Callable[[], bool] = lambda: True) -> None:
+        self.size, self._granted = granted.ranks, granted
         self._port = Port(ray.util.get_node_ip_address())
         self._bridge: Bridge | None = None
         self._runs: list[Any] = []
@@ -194,26 +250,33 @@ class Group:
         actor = ray.remote(Node)
         self._nodes = [
             actor.options(
-                num_cpus=reserved["CPU"],
+                num_cpus=granted.reserved.get("CPU", 0.0),
+                num_gpus=granted.reserved.get("GPU", 0.0),
                 max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(room, placement_group_bundle_index=index),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(granted.room, placement_group_bundle_index=index),
             ).remote()
             for index in range(self.size)
         ]
         try:
-            offers = ray.get([each.offer.remote() for each in self._nodes], timeout=START_S)
-        except RayError as error:
+            offers = _heard([each.offer.remote() for each in self._nodes], goes_on)
+        except BaseException:
             self._port.close()
-            raise GroupError("a rank's actor does not start") from error
+            raise
         # The first bundle is rank 0's, which this worker forks: its actor only keeps the place.
-        self._ring = [self._port.address, *(address for address, _ in offers[1:])]
-        if any(other_release != release() for _, other_release in offers):
+        self._ring = [self._port.address, *(each.address for each in offers[1:])]
+        self._gpus = tuple(each.gpu for each in offers)
+        if any(each.release != release() for each in offers):
             self._port.close()
             raise GroupError("a machine of the cluster runs another release")
+        if granted.need.kind == "cuda" and not all(self._gpus):
+            self._port.close()
+            raise GroupError("a rank has no GPU")
 
     def placed(self, start: Start) -> Start:
         """See Elsewhere.placed."""
-        return start.model_copy(update={"threads": self._threads})
+        kind, gpus = self._granted.need.kind, tuple(filter(None, self._gpus))
+        update = {"device": kind, "processes": self.size, "gpus": gpus, "threads": self._granted.threads}
+        return start.model_copy(update=update)
 
     @contextmanager
     def begin(self, start: Start, stored: dict[str, str]) -> Iterator[tuple[int, ...]]:

@@ -14,6 +14,7 @@ import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -47,18 +48,28 @@ class Told(Document):
     stored: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Offer:
+    """Where a rank can be reached, what code runs there, and its GPU, as CUDA_VISIBLE_DEVICES names it."""
+
+    address: Address
+    release: str
+    gpu: str | None
+
+
 class Node:
     """One rank's place. Ray makes it an actor; its methods' arguments and results are all that Ray carries."""
 
     def __init__(self) -> None:
         self._port: Port | None = None
 
-    def offer(self) -> tuple[Address, str]:
-        """Where this rank can be reached, and what code runs here."""
+    def offer(self) -> Offer:
+        """What this place has."""
         import ray  # noqa: PLC0415 - an extra
 
         self._port = Port(ray.util.get_node_ip_address())
-        return self._port.address, release()
+        gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+        return Offer(self._port.address, release(), gpus[0] if gpus else None)
 
     def run(self, rank: int, ring: Sequence[Address]) -> int:
         """Runs the rank to its end. Returns its process's exit status; see `_status`.

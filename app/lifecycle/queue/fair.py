@@ -8,10 +8,10 @@ Weights of keys decide how often each has a turn (app.lifecycle.queue.turns). A 
 key's jobs alone.
 
 A message only says that there is work. A worker skips jobs that it may not take, so they delay no others: jobs for
-another device, jobs that ask for more processes than it has room for, jobs that wait after a crash, jobs of a key at
-its limit of running jobs, jobs that wait for the release that began them, and jobs on a data set whose ledger is behind
-its record. A job that asks for several GPUs keeps its turn: see app.lifecycle.queue.crews. The order depends only on
-public facts: who asked, and when, and how many whole seconds a job has run.
+another device, jobs that ask for more processes than it ever has room for, jobs that wait after a crash, jobs of a key
+at its limit of running jobs, jobs that wait for the release that began them, and jobs on a data set whose ledger is
+behind its record. A job that a cluster has no room for now keeps its turn: see app.lifecycle.queue.room. The order
+depends only on public facts: who asked, and when, and how many whole seconds a job has run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from app.ledger.block_accounts import ask_held
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import claims
 from app.lifecycle.queue import fronts
-from app.lifecycle.queue.crews import Member, Place, place_of
-from app.lifecycle.queue.fronts import ROOM_FOR_ONE, Able, Candidate, Fronts, Room
+from app.lifecycle.queue.fronts import Able, Candidate, Fronts
+from app.lifecycle.queue.room import Grants, Need, OwnDevice, Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES
 from core.contracts.runtime import StoredRuntime
@@ -50,6 +50,9 @@ RUNNING: Select[Any] = (
 )
 # The ledgers that the job of a process's last claim was held on.
 _LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
+
+
+OWN_DEVICE = OwnDevice()
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ def claim_next(
     worker: str,
     lease_s: float,
     devices: Collection[str],
-    room: Room = ROOM_FOR_ONE,
-    member: Member | None = None,
+    room: Room | None = None,
+    grants: Grants = OWN_DEVICE,
 ) -> claims.Claim | None:
     """Takes the job whose turn it is; None if no job waits that this worker may take.
 
@@ -106,22 +109,22 @@ def claim_next(
         heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
         devices: this worker's kinds of devices; a job that names none runs on any. A job that became ready on one kind
             stays on it: its replay is the same only there.
-        room: for ranks on processors. A job that asks for more waits for a worker with so much, and delays no other job
-            meanwhile.
-        member: its crew, if it shares its GPU with others. If its own GPU is lent, or kept for the gang whose turn it
-            is, it takes only jobs that ask for a processor.
+        room: the most that it can ever run; None: one rank on each of its devices. A job that asks for more waits for a
+            worker with so much, and delays no other job meanwhile.
+        grants: who gives it room now. Without room for the job whose turn it is, it takes none of the same kind.
     """
     passed: set[str] = set()
-    keeps = False
+    full: set[str] = set()  # the kinds of device for which there is no room now
+    room = room or Room(1, int("cuda" in devices))
     # How many entries of each data set's ledger are reliable, as checked for this claim. The next job is most often on
     # the ledgers of the last one: if it is not, it is chosen once more.
     current = {each: reach(db, heads, each) for each in _LAST.pop(db, ())}
     while True:
         # One transaction per try: it frees its locked rows before the next try locks others.
-        with db.write(in_trips=member is None) as session:
+        need: Need | None = None
+        with db.write(in_trips=True) as session:
             behind = [dataset_id for dataset_id, entries in current.items() if not entries]
-            place = Place.alone(devices) if member is None else place_of(session, worker, member, lease_s)
-            able = Able(frozenset(devices), room, place.most, is_spare=keeps or place.is_lent)
+            able = Able(frozenset(devices), room, frozenset(full))
             connection = session.connection()
             with round_trip(connection) as trip:
                 first_in_turn = next_job(trip, worker, lease_s, able, passed, behind)
@@ -134,22 +137,21 @@ def claim_next(
             reads = [each.dataset_id for each in holds.rows()] or [candidate.dataset_id]
             job = queued.job
             if job is not None and all(each in current for each in reads):
-                reached = all(_hold_within(session, job, each, current[each]) for each in reads)
-                gpus, waits = _gpus(place, job, room.ranks) if reached else (None, False)
-                if waits:
-                    keeps = True
-                    continue
-                if gpus is not None and queued.has_place:
+                if queued.has_place and all(_hold_within(session, job, each, current[each]) for each in reads):
+                    need = _need(room, job, full)
+                ranks = 0 if need is None else grants.granted(need)
+                if ranks:
                     with round_trip(connection) as trip:
                         note_turn(trip, candidate.pair, line_head.turn)
-                        claimed = claims.take(trip, job, worker, lease_s, place.crew, gpus)
+                        claimed = claims.take(trip, job, worker, lease_s, ranks)
                         trip.commit()
                     _LAST[db] = tuple(reads)
                     return claimed
-            if job is None or all(each in current for each in reads):
-                # Taken by another worker, its key is at its limit, its hold is too new, a block of it is behind, or
-                # another crew keeps GPUs for it.
+            if job is None or (need is None and all(each in current for each in reads)):
+                # Taken by another worker, its key is at its limit, its hold is too new, or a block of it is behind.
                 passed.add(candidate.job_id)
+        if need is not None and not grants.ask(need):
+            full.add(need.kind)
         for dataset_id in reads:
             if dataset_id not in current:  # outside the transaction: the record is read before the ledger
                 current[dataset_id] = reach(db, heads, dataset_id)
@@ -165,9 +167,10 @@ def _hold_within(session: Session, job: SimpleNamespace, dataset_id: str, entrie
     return seq is not None and seq <= entries
 
 
-def size_that_waits(db: Database, room: Room, limit: int) -> int | None:
-    """How many ranks the oldest job asks for that waits for more room than there is, and for no more than `limit`."""
-    sizes = [str(ranks) for ranks in range(room.ranks + 1, limit + 1)]
+def size_that_waits(db: Database, free: int, limit: int) -> int | None:
+    """How many ranks on processors the oldest job asks for that waits for more than are free, and for no more than
+    `limit`."""
+    sizes = [str(ranks) for ranks in range(free + 1, limit + 1)]
     if not sizes:
         return None
     waits = (Job.status == "queued", Job.study.is_(None), Job.device.is_(None), DEVICE != "cuda", IS_DUE)
@@ -177,16 +180,11 @@ def size_that_waits(db: Database, room: Room, limit: int) -> int | None:
     return None if size is None else int(size)
 
 
-def _gpus(place: Place, job: SimpleNamespace, processes: int) -> tuple[tuple[int, ...] | None, bool]:
-    """The GPUs of the crew that a claim of the job takes now, or None if it cannot be claimed; and then if this
-    worker's GPU is kept for it."""
-    runtime = StoredRuntime.of(job.spec).runtime
-    need = place.needs(runtime, job.device)
-    if need == 0:  # on the processor; `may_run` cannot tell that a sharded job takes no GPUs
-        fits = job.device is not None or (runtime.device != "cuda" and runtime.ranks <= processes)
-        return (() if fits else None), False
-    taken = place.taken(runtime, need)
-    return taken, taken is None and place.keeps(need)
+def _need(room: Room, job: SimpleNamespace, full: Collection[str]) -> Need | None:
+    """What the job needs there, or None if it cannot be claimed now: the statement cannot tell that a sharded job takes
+    no GPUs."""
+    need = room.need(StoredRuntime.of(job.spec).runtime, job.device, job.threads)
+    return None if need is None or need.kind in full else need
 
 
 def next_job(

@@ -39,26 +39,13 @@ from app.db.clock import Ago
 from app.db.json_parts import Priority
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, Worker
 from app.db.trip import Reply, Trip
+from app.lifecycle.queue.room import Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns
 from app.lifecycle.states import DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for, in_queue
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
 EVERY_KEY = ""  # in place of a key: the latest claim of an owner's keys
 LEASE_S = bindparam("lease_s", type_=Float(53))
-
-
-@dataclass(frozen=True)
-class Room:
-    """How many ranks of one job a worker can run on processors now.
-
-    Attributes:
-        is_all: so many, and never more: a job that has become ready goes on there with fewer than it asks for.
-    """
-
-    ranks: int
-    is_all: bool = True
-
-
 ROOM_FOR_ONE = Room(1)
 
 
@@ -68,30 +55,24 @@ class Able:
 
     Attributes:
         devices, room: see `fair.claim_next`.
-        gpus: the most that an attempt may have there.
-        is_spare: without a GPU: the worker's own is another attempt's, or kept for one.
+        full: the kinds of device for which it has no room now. A job that takes a GPU where there is one waits for it.
     """
 
     devices: frozenset[str]
     room: Room = ROOM_FOR_ONE
-    gpus: int = 0
-    is_spare: bool = False
+    full: frozenset[str] = frozenset()
 
     def condition(self) -> ColumnElement[bool]:
         """The condition that the worker may run a job."""
-        on_processors = self._up_to(self.room.ranks, is_all=self.room.is_all)
-        if self.is_spare:
-            return and_(DEVICE == "cpu", on_processors)
-        if not self.gpus:
-            return and_(_among(DEVICE, "auto", *sorted(self.devices - {"cuda"})), on_processors)
-        on_gpus = and_(_among(DEVICE, "auto", "cuda"), self._up_to(self.gpus))
-        on_either = or_(on_gpus, and_(DEVICE != "cuda", on_processors))
-        return and_(_among(DEVICE, "auto", *sorted(self.devices)), on_either)
+        has_gpus = self.room.gpus > 0 and "cuda" not in self.full
+        on_gpus = and_(_among(DEVICE, "auto", "cuda"), self._up_to(self.room.gpus)) if has_gpus else false()
+        of_processors = DEVICE == "cpu" if "cuda" in self.full else DEVICE != "cuda"
+        on_processors = false() if "cpu" in self.full else and_(of_processors, self._up_to(self.room.ranks))
+        return and_(_among(DEVICE, "auto", *sorted(self.devices)), or_(on_gpus, on_processors))
 
     @staticmethod
-    def _up_to(limit: int, *, is_all: bool = True) -> ColumnElement[bool]:
-        few = _among(PROCESSES, "auto", *map(str, range(1, limit + 1)))
-        return few | Job.device.is_not(None) if is_all else few
+    def _up_to(limit: int) -> ColumnElement[bool]:
+        return _among(PROCESSES, "auto", *map(str, range(1, limit + 1))) | Job.device.is_not(None)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""The list of workers: each worker reports itself every `heartbeat_s`. For people, for
-crews (app.lifecycle.queue.crews) and for releases (app.lifecycle.queue.fair): other claims and leases do not use it."""
+"""The list of workers: each worker reports itself every `heartbeat_s`. For people, and
+for releases (app.lifecycle.queue.fair): other claims and leases do not use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from app.db.clock import now_there
 from app.db.database import Database
 from app.db.models import Job, Worker
 from app.db.skew import skew_s
-from app.lifecycle.queue import crews
 from app.lifecycle.states import ACTIVE
 from core.contracts.devices import Device, needs_gpu
 from core.contracts.runtime import Runtime
@@ -34,7 +33,6 @@ class Presence:
     Args:
         sandbox: the limits on its attempts; None: unknown.
         devices: what it computes on, or what tells it at each beat; None: unknown.
-        crew: the workers that lend each other their GPUs (app.lifecycle.queue.crews); None: it is in none.
 
     Attributes:
         release: the name of its code and libraries; None: unknown.
@@ -54,10 +52,9 @@ class Presence:
         interval_s: float,
         sandbox: Sandbox | None = None,
         devices: Sequence[Device] | Callable[[], Sequence[Device]] | None = None,
-        crew: str | None = None,
     ) -> None:
         self.db, self.host, self.pid, self.interval_s = db, host, pid, interval_s
-        self.sandbox, self.devices, self.crew = sandbox, devices, crew
+        self.sandbox, self.devices = sandbox, devices
         self.started_at = now()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
@@ -68,7 +65,7 @@ class Presence:
         return f"{self.host}:{self.pid}"
 
     def start(self) -> None:
-        """Lists the worker, as one in a crew may claim no GPU before, and starts the thread."""
+        """Lists the worker, and starts the thread."""
         self._quietly(self.beat)
         self._thread.start()
 
@@ -93,7 +90,6 @@ class Presence:
                 skew_s=skew,
                 sandbox=None if self.sandbox is None else self.sandbox.model_dump(mode="json"),
                 devices=None if devices is None else [each.model_dump(mode="json") for each in devices],
-                crew=self.crew,
                 release=None if self.stopping is not None and self.stopping.is_set() else self.release,
                 finishes=self.finishes,
                 card=None if not devices else devices[0].card,
@@ -151,7 +147,6 @@ class GpuWorkers:
     def __init__(self, db: Database, lease_s: float) -> None:
         self._db, self.lease_s = db, lease_s
         self._devices: list[Device] | None = None
-        self._gpus: int | None = None
 
     def alive(self) -> bool:
         """Returns True if a worker with a GPU was seen within a lease's time."""
@@ -162,11 +157,8 @@ class GpuWorkers:
         return any((each.processes or 1) >= ranks for each in self._seen())
 
     def have_gpus(self, gpus: int) -> bool:
-        """Returns True if workers that lend each other so many GPUs for one job were seen within a lease's time."""
-        if self._gpus is None:
-            with self._db.read() as session:
-                self._gpus = crews.largest(session, self.lease_s)
-        return self._gpus >= gpus
+        """Returns True if a worker that runs one job on so many GPUs was seen within a lease's time."""
+        return any(each.most_gpus >= gpus for each in self._seen())
 
     def lack(self, runtime: Runtime, frozen: str | None) -> Literal["cuda", "gpus", "processes"] | None:
         """What no living worker has for a job: a GPU, so many GPUs for one job, or so many processes.

@@ -22,12 +22,11 @@ from sqlalchemy.orm import Session
 
 from app.db.clock import now_there
 from app.db.models import Dataset, Job, Worker
-from app.lifecycle.queue.crews import largest
 from app.lifecycle.queue.fair import fairest, limits_and_weights
 from app.lifecycle.queue.fronts import Candidate
 from app.lifecycle.queue.turns import Pair, Turn, Turns, turns_of
 from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PRIORITY
-from core.contracts.devices import needs_gpu
+from core.contracts.devices import Device, needs_gpu
 from core.contracts.job_spec import JobSpec
 from core.ids import now
 
@@ -117,8 +116,6 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     """
     mine = (owner, key_id)
     gpu = needs_gpu(spec.runtime.device, None)
-    if gpu and spec.runtime.ranks > 1 and spec.runtime.ranks > largest(session, lease_s):
-        return None
     like = DEVICE.in_(("auto", "cuda" if gpu else "cpu"))
     pair = (Dataset.owner_key, Job.key_id)
     # Jobs of the same key with a lower priority come after it.
@@ -136,7 +133,8 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     limits, weights = limits_and_weights(session, {name for each in queue for name in each})
     turns = turns_of(session, {each for each, _key in queue})
     alive = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
-    devices = session.scalars(select(Worker.devices).where(alive)).all()
-    workers = sum(not gpu or any(each.get("kind") == "cuda" for each in devices_of or ()) for devices_of in devices)
+    listed = session.scalars(select(Worker.devices).where(alive)).all()
+    gpus = [max((Device.model_validate(each).most_gpus for each in devices or ()), default=0) for devices in listed]
+    workers = sum(most >= spec.runtime.ranks for most in gpus) if gpu else len(gpus)
     queue_of = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, workers)
     return queue_of.ahead(mine)

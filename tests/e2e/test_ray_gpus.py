@@ -1,0 +1,99 @@
+"""Jobs on the GPUs of a Ray cluster of three raylets on this machine, two declared ones each, through the API.
+
+Ray counts them; the ranks compute on the processor (tests/e2e/declared_gpus). This machine has two drivers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.ray_machines import Machines
+from tests.e2e.conftest import SERVED, Service, csv_spec, until, write_csv
+from tests.e2e.test_ranks import events
+from tests.e2e.test_ray import WITHOUT, attempts, begun, job, model, progress
+from tests.e2e.test_spine import finished, submit
+
+HERE = Path(__file__).resolve().parent / "declared_gpus"
+PYTHONPATH = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    if find_spec("ray") is None:
+        assert not os.environ.get("SCRIMP_REQUIRE_RAY"), WITHOUT
+        pytest.skip(WITHOUT)
+    folder = tmp_path_factory.mktemp("ray")
+    settings = {"SCRIMP_HOME": str(folder / "home"), "PYTHONPATH": PYTHONPATH}
+    with closing(Machines(3, folder, settings, gpus=2)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def service(machines: Machines) -> Iterator[Service]:
+    more = {"SCRIMP_RAY_ADDRESS": machines.address, "SCRIMP_CHECKPOINT_S": "1"}
+    made = Service(Path(machines.environment["SCRIMP_HOME"]), SERVED | machines.environment | more)
+    yield made.start()
+    assert made.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def dataset(service: Service, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = write_csv(tmp_path_factory.mktemp("data") / "ray.csv")
+    with service.client() as client:
+        return client.create_dataset(csv_spec("ray") | {"privacy": {"sensitivity": "public"}}, path).id
+
+
+def on_gpus(dataset: str, processes: int, **more: Any) -> dict[str, Any]:
+    asked = job(dataset, processes, **more)
+    return asked | {"runtime": asked["runtime"] | {"device": "cuda"}}
+
+
+@pytest.mark.slow
+def test_a_large_job_has_its_turn_beside_a_steady_load_of_small_ones(
+    service: Service, machines: Machines, dataset: str
+) -> None:
+    """It needs all six GPUs, and two small jobs run whenever they may: each would leave too few for it."""
+    before = [submit(service, on_gpus(dataset, 1)) for _ in range(2)]
+    until(lambda: all(progress(service, each) > 0 for each in before))
+    large = submit(service, on_gpus(dataset, 6))
+    behind = [submit(service, on_gpus(dataset, 1, steps=6)) for _ in range(4)]
+    six = finished(service, large)
+    ended = [finished(service, each) for each in (*before, *behind)]
+    assert all(begun(each) >= begun(six) for each in ended[2:]), "none passed it"
+    assert model(ended[0]) == model(ended[1]) == model(six), "the same bits on one GPU and on six"
+    for each in (six, *ended):
+        assert attempts(each) == ["succeeded"] and each["attempts"][0]["device"] == "cuda"
+    until(lambda: machines.ask("groups") == "0")
+
+
+@pytest.mark.slow
+def test_whatever_ends_a_job_frees_its_gpus(service: Service, machines: Machines, dataset: str) -> None:
+    """Its driver is killed; it is paused; its worker drains; it is cancelled."""
+    running = submit(service, on_gpus(dataset, 4, steps=8_000))
+    until(lambda: events(service, running, "ready"))
+    name = service.get(f"/v1/jobs/{running}")["attempts"][0]["worker"]
+    (driver,) = (each for each in service.descendants() if str(each.pid) == name.rpartition(":")[2])
+    driver.kill()
+    until(lambda: len(events(service, running, "ready")) == 2)
+    assert machines.ask("groups") == "1" and not events(service, running, "replay_mismatch")
+    with service.client() as client:
+        client.pause(running)
+        until(lambda: service.get(f"/v1/jobs/{running}")["status"] == "paused")
+        until(lambda: machines.ask("groups") == "0")
+        client.resume(running)
+        until(lambda: len(events(service, running, "ready")) == 3)
+        for each in service.descendants():
+            if "worker.celery_app" in each.cmdline():
+                each.terminate()
+        until(lambda: len(events(service, running, "ready")) == 4)
+        assert machines.ask("groups") == "1"
+        client.cancel(running)
+    assert finished(service, running)["status"] == "cancelled"
+    until(lambda: machines.ask("groups") == "0")

@@ -1,0 +1,57 @@
+"""A Ray of this machine alone: the command beside it is connected to it, and each ends with the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import alive, until
+
+WITHOUT = "Ray is not installed: pip install 'scrimp[ray]'"
+ROOT = Path(__file__).resolve().parents[2]
+COUNTS = """
+import os, sys, time, ray
+ray.init(address=os.environ["SCRIMP_RAY_ADDRESS"], log_to_driver=False)
+environ = os.environ
+print("GPUs", ray.cluster_resources()["GPU"], environ["RAY_AUTH_MODE"], len(environ["RAY_AUTH_TOKEN"]), flush=True)
+sys.exit(7) if sys.argv[1] == "ends" else time.sleep(3600)
+"""
+
+
+def begun(says: str) -> subprocess.Popen[str]:
+    if find_spec("ray") is None:
+        assert not os.environ.get("SCRIMP_REQUIRE_RAY"), WITHOUT
+        pytest.skip(WITHOUT)
+    line = [sys.executable, "-m", "worker.cluster.alone", "--num-cpus=1", "--num-gpus=2"]
+    line += ["--", sys.executable, "-c", COUNTS, says]
+    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["the command ends", "a signal ends it", "Ray ends"])
+def test_a_command_has_a_ray_of_its_own(how: str) -> None:
+    with begun("ends" if how == "the command ends" else "stays") as process:
+        assert process.stdout is not None
+        line = next(each for each in process.stdout if each.startswith("GPUs"))
+        assert line.split() == ["GPUs", "2.0", "token", "64"]
+        family = psutil.Process(process.pid).children(recursive=True)
+        if how == "a signal ends it":
+            process.send_signal(signal.SIGTERM)
+        elif how == "Ray ends":
+            next(each for each in family if "gcs_server" in each.name()).kill()
+        status = process.wait(300)
+    assert status == (7 if how == "the command ends" else signal.SIGTERM), "what Ray ends with, and so the command"
+    until(lambda: not any(alive(each) for each in family))
+
+
+def test_without_a_command_it_says_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    from worker.cluster.alone import main
+
+    assert main(["--num-gpus=2"]) == main(["--"]) == 2 and "ray start" in capsys.readouterr().err
