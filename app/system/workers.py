@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from sqlalchemy import select
@@ -15,7 +15,7 @@ from app.db.row_view import Given, RowView, Whole
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
 from app.lifecycle.queue import crews
-from app.lifecycle.queue.presence import is_alive, workers
+from app.lifecycle.queue.presence import is_alive, runs_jobs, workers
 from app.web.deps import Db, ServiceSettings
 from app.web.route_operation import Operation
 from core import leaves
@@ -41,6 +41,7 @@ class WorkerView(Document, RowView):
     # the most that one job can have there now: its own, and the equal ones of its living crew
     gpus: Annotated[int, Given()]
     skew_s: float | None  # how far its own clock is ahead of the database's
+    runs: Annotated[Literal["jobs", "readings"], Given()]  # readings: it reads data files, and runs no job
     job: Annotated[str | None, Given()]  # its running job, if the calling key may see it
 
 
@@ -68,4 +69,4 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
 def _view(worker: Worker, job: str | None, alive: bool, sizes: Mapping[str, int]) -> WorkerView:
     gpu_count = sum(Device.model_validate(each).kind == "cuda" for each in worker.devices or ())
     gpus = sizes.get(worker.crew, gpu_count) if worker.crew is not None and alive else gpu_count
-    return WorkerView.of(worker, alive=alive, gpus=gpus, job=job)
+    return WorkerView.of(worker, alive=alive, gpus=gpus, runs="jobs" if runs_jobs(worker) else "readings", job=job)

@@ -245,4 +245,5 @@ class Worker(Resource):
     crew: str | None = None
     gpus: int
     skew_s: float | None = None
+    runs: str
     job: str | None = None

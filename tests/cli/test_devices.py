@@ -77,6 +77,7 @@ def test_the_dashboard_shows_devices() -> None:
         seen_at=now(),
         alive=True,
         sandbox=None,
+        runs="jobs",
         devices=[GPUS[1]],
         crew=None,
         gpus=1,

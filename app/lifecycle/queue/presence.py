@@ -39,11 +39,13 @@ class Presence:
     Attributes:
         release: the name of its code and libraries; None: unknown.
         finishes: it takes only jobs that its release began.
+        volume: where it reads data files (app.ingest); None: it runs jobs.
         stopping: set when it is told to stop: its release's jobs no longer wait for it.
     """
 
     release: str | None = None
     finishes = False
+    volume: str | None = None
     stopping: threading.Event | None = None
 
     def __init__(
@@ -96,6 +98,7 @@ class Presence:
                 crew=self.crew,
                 release=None if self.stopping is not None and self.stopping.is_set() else self.release,
                 finishes=self.finishes,
+                volume=self.volume,
                 card=None if not devices else devices[0].card,
             )
             session.merge(row)  # a restarted container has the same host and pid
@@ -137,9 +140,14 @@ def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
 
 
 def living(session: Session, lease_s: float) -> list[Worker]:
-    """Reads the workers that were seen within a lease's time."""
+    """Reads the workers that were seen within a lease's time, ingest workers too."""
     at = now_there(session)
     return [worker for worker, _job in workers(session) if is_alive(worker, lease_s, at)]
+
+
+def runs_jobs(worker: Worker) -> bool:
+    """Returns False for an ingest worker."""
+    return worker.volume is None
 
 
 class GpuWorkers:

@@ -135,7 +135,7 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     limits, weights = limits_and_weights(session, {name for each in queue for name in each})
     turns = turns_of(session, {each for each, _key in queue})
     alive = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
-    devices = session.scalars(select(Worker.devices).where(alive)).all()
+    devices = session.scalars(select(Worker.devices).where(alive, Worker.volume.is_(None))).all()
     workers = sum(not gpu or any(each.get("kind") == "cuda" for each in devices_of or ()) for devices_of in devices)
     queue_of = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, workers)
     return queue_of.ahead(mine)
