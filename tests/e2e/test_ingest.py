@@ -20,12 +20,19 @@ ROWS = 180_000
 BACKGROUND = {"SCRIMP_READ_AT_ONCE_BYTES": "0"}
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.nightly), "postgres"])
-def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=[pytest.param("sqlite", marks=pytest.mark.nightly), "postgres"])
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     backing = on_postgres(request) if request.param == "postgres" else {}
-    made = Cluster(tmp_path / "home", BACKGROUND | backing).start(apis=1, relays=1, ingests=1)
+    made = Cluster(tmp_path_factory.mktemp("fleet") / "home", BACKGROUND | backing).start(apis=1, relays=1)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def fleet(running: Cluster) -> Iterator[Cluster]:
+    """With one ingest worker."""
+    yield running.start(ingests=1)
+    running.stop("ingest")
 
 
 @pytest.fixture
@@ -66,11 +73,12 @@ def read(fleet: Cluster, db: Database, dataset: RegisteredDataset) -> tuple[int,
 
 def test_no_reading_is_lost(fleet: Cluster, db: Database) -> None:
     (ingest,) = fleet.living("ingest")
+    before = {each["name"] for each in fleet.get("/v1/workers")["items"] if each["runs"] == "readings"}
+    assert before == set(fleet.workers("ingest"))
     first = begun(fleet, "first", sent=True)
     fleet.kill_api()
     until(lambda: fleet._answers(0))
     assert read(fleet, db, first) == (1, 0), "the ingest worker read it, whatever happened to the API"
-    assert [each["runs"] for each in fleet.get("/v1/workers")["items"]] == ["readings"]
 
     second = begun(fleet, "second")
     ingest.kill()
@@ -87,6 +95,7 @@ def test_no_reading_is_lost(fleet: Cluster, db: Database) -> None:
         job = client.submit(job_of(third.id, privacy={"target_epsilon": 0.3}, evaluation={"noise_mu": 0.05})).id
     (ended,) = fleet.finished([job])
     assert ended["status"] == "succeeded"
+    assert fleet.stop("worker") == [0]
 
 
 def test_a_worker_that_cannot_see_the_files_does_not_start(fleet: Cluster, tmp_path: Path) -> None:
