@@ -18,7 +18,7 @@ from app.datasets import volume
 from app.db.clock import now_there
 from app.db.database import Database
 from app.db.models import Job, Outbox, Worker
-from app.lifecycle.queue.presence import GpuWorkers, living, runs_jobs
+from app.lifecycle.queue.presence import GpuWorkers, present, runs_jobs
 from app.renewal import resealing
 from app.secrets import NAMES, load_secrets
 from app.settings import Settings
@@ -218,7 +218,7 @@ def _clocks(db: Database, settings: Settings) -> Iterator[Finding]:
 
 def _workers(db: Database, settings: Settings) -> Iterator[Finding]:
     with db.read() as session:
-        alive = living(session, settings.lease_s)
+        alive = present(session, settings.lease_s)
     if not any(map(runs_jobs, alive)):
         yield Finding("workers", "fault", "no worker is alive: jobs wait", "start one: `scrimp worker`")
     for worker in alive:

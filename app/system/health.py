@@ -23,7 +23,7 @@ from app.db.migrate import serves
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.queue.presence import living, runs_jobs
+from app.lifecycle.queue.presence import living, present
 from app.settings import Settings, get_settings
 from app.storage import objects
 from core.ids import now
@@ -155,7 +155,7 @@ def skews(db: Database, lease_s: float) -> dict[str, float]:
     """How far the clocks of this process and of the living workers are ahead of the database's, in seconds."""
     skews_s = {"api": skew_s(db)}
     with db.read() as session:
-        return skews_s | {each.name: each.skew_s for each in living(session, lease_s) if each.skew_s is not None}
+        return skews_s | {each.name: each.skew_s for each in present(session, lease_s) if each.skew_s is not None}
 
 
 class AttemptUserError(Exception):
@@ -167,7 +167,7 @@ class AttemptUserError(Exception):
 
 def _attempts(db: Database, settings: Settings) -> None:
     with db.read() as session:
-        alive = list(filter(runs_jobs, living(session, settings.lease_s)))
+        alive = living(session, settings.lease_s)
     if {(worker.sandbox or {}).get("uid") for worker in alive} != {settings.attempt_uid}:
         raise AttemptUserError
 

@@ -139,10 +139,15 @@ def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
     return worker.seen_at > at - timedelta(seconds=lease_s)
 
 
-def living(session: Session, lease_s: float) -> list[Worker]:
+def present(session: Session, lease_s: float) -> list[Worker]:
     """Reads the workers that were seen within a lease's time, ingest workers too."""
     at = now_there(session)
     return [worker for worker, _job in workers(session) if is_alive(worker, lease_s, at)]
+
+
+def living(session: Session, lease_s: float) -> list[Worker]:
+    """Reads those of them that run jobs."""
+    return list(filter(runs_jobs, present(session, lease_s)))
 
 
 def runs_jobs(worker: Worker) -> bool:
