@@ -29,5 +29,5 @@ class Worker(Base):
     crew: Mapped[str | None]  # the workers that lend each other their GPUs (app.lifecycle.queue.crews)
     release: Mapped[str | None]  # of its code and libraries; null: unknown, or it stops
     finishes: Mapped[bool | None]  # it takes only jobs that its release began
-    volume: Mapped[str | None] = mapped_column(String(200))  # where it reads data files; null: it runs jobs
     card: Mapped[str | None]  # its GPU, driver and cuDNN; null: it has no GPU, or they are unknown
+    volume: Mapped[str | None] = mapped_column(String(200))  # where it reads data files; null: it runs jobs
