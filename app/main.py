@@ -50,7 +50,7 @@ from app.dashboard.submit import router as submit_page_router
 from app.dashboard.usage_page import router as usage_page_router
 from app.dashboard.webhooks_page import router as webhook_pages_router
 from app.dashboard.workers_page import router as worker_pages_router
-from app.datasets import resumable
+from app.datasets import readings, resumable, volume
 from app.datasets import service as datasets
 from app.datasets.block_list import router as block_list_router
 from app.datasets.block_routes import router as blocks_router
@@ -195,7 +195,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     db = Database.of(settings)
     measures = Measures(db)
-    pricing, reader = PricingService(db, settings, measures), Reader(db, settings)
+    pricing, reader = PricingService(db, settings, measures), Reader(db, settings, spare=True)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -260,9 +260,11 @@ def _routes() -> list[BaseRoute]:
 def _look_around(db: Database, settings: Settings) -> None:
     """Cleans up and surveys the ledgers at each start, before the first request."""
     # Leftovers of registrations that crashed; a second API process finds nothing to do.
+    volume.ensure(settings)
     datasets.sweep(settings)
     resumable.sweep(settings)
     try:
+        readings.adopt(db, settings)
         # The database may have been restored since the last start.
         survey(db, Heads.of(settings), objects.of(settings), compare(db, Marks.of(settings)))
     # the database is away: the relay surveys too, and each admission checks its own record

@@ -559,6 +559,12 @@ class Settings(BaseSettings):
         return self.home / "storage"
 
     @property
+    def arrivals_root(self) -> Path:
+        """The folder of files that arrive, until they are read: with a bucket apart from what else is this machine's
+        own, so that the hosts of API processes and ingest workers can share it."""
+        return self.storage_root / "arrivals" if self.object_store else self.storage_root
+
+    @property
     def effective_heads_dir(self) -> Path:
         """The folder of the ledgers' recorded heads, outside the database and beside the storage."""
         return self.heads_dir or self.home / "heads"

@@ -14,10 +14,11 @@ from typing import Literal
 
 from sqlalchemy import func, select
 
+from app.datasets import volume
 from app.db.clock import now_there
 from app.db.database import Database
 from app.db.models import Job, Outbox, Worker
-from app.lifecycle.queue.presence import GpuWorkers, living
+from app.lifecycle.queue.presence import GpuWorkers, present, runs_jobs
 from app.renewal import resealing
 from app.secrets import NAMES, load_secrets
 from app.settings import Settings
@@ -217,11 +218,11 @@ def _clocks(db: Database, settings: Settings) -> Iterator[Finding]:
 
 def _workers(db: Database, settings: Settings) -> Iterator[Finding]:
     with db.read() as session:
-        alive = living(session, settings.lease_s)
-    if not alive:
+        alive = present(session, settings.lease_s)
+    if not any(map(runs_jobs, alive)):
         yield Finding("workers", "fault", "no worker is alive: jobs wait", "start one: `scrimp worker`")
     for worker in alive:
-        yield from _worker(worker)
+        yield from _worker(worker) if runs_jobs(worker) else _ingest(worker, volume.of(settings))
 
 
 def _worker(worker: Worker) -> Iterator[Finding]:
@@ -247,6 +248,18 @@ def _worker(worker: Worker) -> Iterator[Finding]:
             f"attempts of {worker.name} are not kept from {', '.join(open_)}",
             "allow seccomp, Landlock and user namespaces where it runs: docs/production.md",
         )
+
+
+def _ingest(worker: Worker, local: str | None) -> Iterator[Finding]:
+    if local is None or worker.volume == local:
+        yield Finding("workers", "ok", f"{worker.name} reads data files")
+        return
+    yield Finding(
+        "workers",
+        "warning",
+        f"{worker.name} reads data files of another volume than this machine's",
+        "where API processes keep the files of registrations, ingest workers need the same volume: docs/production.md",
+    )
 
 
 def _queue(db: Database, settings: Settings) -> Iterator[Finding]:

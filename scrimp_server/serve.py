@@ -50,8 +50,9 @@ PYTHON = (sys.executable, "-P", "-m")  # -P: no module is imported from the fold
 
 
 def commands() -> dict[str, list[str]]:
-    """The command lines of API and relay; they read their settings from the environment."""
-    return {"api": [*PYTHON, "scrimp_server.api"], "relay": [*PYTHON, "app.lifecycle.relay"]}
+    """The command lines of API, relay and ingest worker; they read their settings from the environment."""
+    modules = {"api": "scrimp_server.api", "relay": "app.lifecycle.relay", "ingest": "app.ingest"}
+    return {name: [*PYTHON, module] for name, module in modules.items()}
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def prepare() -> Path:
     Raises:
         ServeError: the home is not writable.
     """
+    from app.datasets import volume
     from app.db.database import Database
     from app.db.migrate import upgrade
     from app.keys.service import ensure_admin_key
@@ -161,6 +163,7 @@ def prepare() -> Path:
     settings = Settings()
     _make_folders(settings)
     ensure_secrets(settings)
+    volume.ensure(settings)
     if settings.secrets_dir is None:  # otherwise only the relay holds the signing key
         public = public_key(signing_key(settings)) + "\n"
         write_private(settings.home / PUBLIC_KEY_FILE, public, overwrite=True)

@@ -107,7 +107,7 @@ async def append_block(
         readings, warnings = findings_of(block.findings, caller)
         return AppendedBlock(**view, read=readings, warnings=warnings)
 
-    with storage.staging(settings.storage_root) as folder:
+    with storage.staging(settings.arrivals_root) as folder:
         arrived = await received(request, folder, db, settings, caller, declared, at="")
         view = await run_in_threadpool(appended)
     response.headers["Location"] = f"/v1/datasets/{view.id}"

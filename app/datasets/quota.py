@@ -90,7 +90,8 @@ def _share(settings: Settings, used: int, needed: int) -> int:
     Raises:
         StorageFull: the disk lacks the needed bytes, whoever asks for them.
     """
-    settings.storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = settings.arrivals_root
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     room = Room(settings.disk_reserve_bytes)
-    room.require(settings.storage_root, needed)
-    return int(settings.stored_share * (room.available(settings.storage_root) + used))
+    room.require(root, needed)
+    return int(settings.stored_share * (room.available(root) + used))

@@ -1,4 +1,5 @@
-"""Reads large registrations in the background, in threads of the API's processes: they alone hold the data key.
+"""Reads large registrations in the background, in threads of ingest workers (app.ingest), or of the API's processes
+where no such worker lives: they alone hold the data key.
 
 Owners take turns (readings.claim). One thread reads one file at a time; another renews its lease meanwhile, and ends
 its slice once another owner's file waits. If the
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
-from app.datasets import readings
+from app.datasets import readings, volume
 from app.datasets.growth import Stale
 from app.datasets.parsing import Parsers
 from app.datasets.read_file import File
@@ -39,10 +40,14 @@ PASSES = 2  # a file is read for its records, and again for its hash
 
 
 class Reader:
-    """Claims registrations and reads them, from `start` to `close`."""
+    """Claims registrations and reads them, from `start` to `close`.
 
-    def __init__(self, db: Database, settings: Settings) -> None:
-        self.db, self.settings = db, settings
+    Args:
+        spare: only where no ingest worker does.
+    """
+
+    def __init__(self, db: Database, settings: Settings, *, spare: bool = False) -> None:
+        self.db, self.settings, self.spare = db, settings, spare
         self._parsers = Parsers(settings, settings.max_readers, settings.read_time_s)
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -80,9 +85,12 @@ class Reader:
         """The next registration. Where there are several threads, one owner does not take them all: its files may be
         slow, and another owner's would wait for them."""
         limit = max(1, self.settings.max_readers - 1)
+        at = volume.of(self.settings)
+        if at is None:
+            return None
         with self._claiming:
             full = [owner for owner, count in self._read_now.items() if count >= limit]
-            claimed = readings.claim(self.db, self.settings.lease_s, full, readings.here(self.settings))
+            claimed = readings.claim(self.db, self.settings.lease_s, full, at, spare=self.spare)
             if claimed is not None:
                 self._read_now[claimed.owner_key] += 1
             return claimed
@@ -133,7 +141,7 @@ class Reader:
         return None
 
     def _others_wait(self, claimed: Claimed) -> bool:
-        return readings.others_wait(self.db, claimed, readings.here(self.settings))
+        return readings.others_wait(self.db, claimed, volume.of(self.settings))
 
     @contextmanager
     def _renewed(self, claimed: Claimed, watch: Watch, turn_over: threading.Event) -> Iterator[None]:

@@ -24,16 +24,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, false, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
+from app.datasets import volume
 from app.datasets.declaring import Declared
 from app.datasets.sources import Arrived, Source
 from app.datasets.storing import Block
-from app.db.clock import ClockName, has_passed, in_seconds
+from app.db.clock import ClockName, has_passed, in_seconds, now_there
 from app.db.database import Database
-from app.db.models import Dataset, DatasetReading
+from app.db.models import Dataset, DatasetReading, Worker
 from app.db.newest import newest
 from app.formats.row_faults import without_value
 from app.grants.service import NO_SUCH_DATASET
@@ -101,27 +102,51 @@ def begin(
         sources={name: each.model_dump(mode="json") for name, each in arrived.sources.items()},
         bytes=arrived.size,
         created_at=now(),
+        volume=volume.ensure(settings),
     )
     session.add(row)
     session.flush()
-    keep(settings.storage_root, arrived.folder, row.id, KIND)
+    keep(settings.arrivals_root, arrived.folder, row.id, KIND)
     return row
 
 
 def folder_of(settings: Settings, dataset_id: str) -> Path:
     """Where the files of a registration wait."""
-    return settings.storage_root / KIND / dataset_id
+    return settings.arrivals_root / KIND / dataset_id
 
 
-def here(settings: Settings) -> list[str] | None:
-    """The registrations whose files wait on this machine; None: any, as all machines share the folder."""
-    if not settings.object_store:
-        return None
-    return [path.name for path in (settings.storage_root / KIND).glob("ds_*")]
+def adopt(db: Database, settings: Settings) -> None:
+    """Names the volume of registrations that the last release accepted, if their files are here."""
+    with db.read() as session:
+        nameless = session.scalars(select(READ.id).where(READ.state == "reading", READ.volume.is_(None))).all()
+    ids = [each for each in nameless if folder_of(settings, each).exists()]
+    if ids:
+        naming = update(READ).where(READ.id.in_(ids)).values(volume=volume.ensure(settings))
+        with db.write() as session:
+            session.execute(naming, execution_options={"synchronize_session": False})
+
+
+def elsewhere(db: Database, settings: Settings) -> int:
+    """How many registrations wait on volumes that this process does not see."""
+    count = select(func.count()).where(READ.state == "reading", READ.volume != volume.of(settings))
+    with db.read() as session:
+        return session.scalar(count) or 0
+
+
+def _is_served(session: Session, at: str | None, lease_s: float) -> bool:
+    """Whether an ingest worker of this volume was seen within a lease's time."""
+    since = now_there(session) - timedelta(seconds=lease_s)
+    living = select(Worker.name).where(Worker.volume == at, Worker.seen_at > since).limit(1)
+    return session.scalar(living) is not None
 
 
 def claim(
-    db: Database, lease_s: float, passed: Collection[str] = (), among: Collection[str] | None = None
+    db: Database,
+    lease_s: float,
+    passed: Collection[str] = (),
+    at: str | None = None,
+    *,
+    spare: bool = False,
 ) -> Claimed | None:
     """Takes the registration whose turn it is, of those that nobody reads; None if there is none.
 
@@ -131,12 +156,13 @@ def claim(
 
     Args:
         passed: owners whose turn it is not.
-        among: their ids; None: any.
+        at: the volume whose files this process sees; None: any.
+        spare: it reads only where no living ingest worker does.
     """
     with db.quick_read() as connection:
         if connection.scalar(ANY_READING) is None:
             return None
-    free = _free(among)
+    free = _free(at)
     other = aliased(DatasetReading)
     is_read = and_(other.lease_until.is_not(None), ~has_passed(other.lease_until, other.lease_clock))
     of_owner = other.owner_key == READ.owner_key
@@ -145,6 +171,8 @@ def claim(
     turns = (busy, last.asc().nulls_first(), READ.attempt, READ.created_at, READ.id)
     next_one = select(READ.id, READ.attempt).where(free, READ.owner_key.not_in(passed)).order_by(*turns).limit(1)
     with db.read() as session:
+        if spare and _is_served(session, at, lease_s):
+            return None
         claimed_row = session.execute(next_one).one_or_none()
     if claimed_row is None:
         return None
@@ -171,17 +199,17 @@ def claim(
     return Claimed(row.id, row.attempt, row.deaths, row.slices, row.owner_key, spec, sources, block)
 
 
-def _free(among: Collection[str] | None) -> ColumnElement[bool]:
-    """The condition that nobody reads a registration. `among`: their ids; None: any."""
+def _free(at: str | None) -> ColumnElement[bool]:
+    """The condition that nobody reads a registration. `at`: as in `claim`."""
     free = and_(
         READ.state == "reading", or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
     )
-    return free if among is None else and_(free, READ.id.in_(among))
+    return free if at is None else and_(free, READ.volume == at)
 
 
-def others_wait(db: Database, claimed: Claimed, among: Collection[str] | None) -> bool:
-    """True if another owner's registration waits for a reader. `among`: as in `claim`."""
-    waiting = select(READ.id).where(_free(among), READ.owner_key != claimed.owner_key).limit(1)
+def others_wait(db: Database, claimed: Claimed, at: str | None) -> bool:
+    """True if another owner's registration waits for a reader. `at`: as in `claim`."""
+    waiting = select(READ.id).where(_free(at), READ.owner_key != claimed.owner_key).limit(1)
     with db.read() as session:
         return session.scalar(waiting) is not None
 
@@ -300,21 +328,23 @@ def sweep(db: Database, settings: Settings) -> None:
     """Deletes ended rows after a day, and the folders that no registration needs."""
     with db.write() as session:
         session.execute(delete(READ).where(READ.ended_at < now() - KEPT))
-    if settings.object_store:
-        _reject_lost(db, settings)
+    adopt(db, settings)
+    _reject_lost(db, settings)
     with db.read() as session:
         needed = set(session.scalars(select(READ.id).where(READ.state == "reading")))
-    for folder in stale(settings.storage_root, KIND):
+    for folder in stale(settings.arrivals_root, KIND):
         if folder.name not in needed:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reject_lost(db: Database, settings: Settings) -> None:
-    """Ends registrations that nobody reads any more: their files were on a machine that is gone."""
+    """Ends registrations that nobody reads any more: their files were on a machine, or a volume, that is gone."""
     oldest = now() - timedelta(hours=settings.upload_kept_hours, seconds=settings.read_time_s)
     idle = or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
+    visible = false() if settings.object_store else READ.volume.is_not_distinct_from(volume.of(settings))
+    old = select(READ).where(READ.state == "reading", READ.created_at < oldest, idle, ~visible)
     with db.read() as session:
-        lost = session.scalars(select(READ).where(READ.state == "reading", READ.created_at < oldest, idle)).all()
+        lost = session.scalars(old).all()
     gone = InvalidRequest.at("/file", "the machine that had the file is gone: register it again")
     for row in lost:
         spec = DatasetSpec.model_validate(row.spec)

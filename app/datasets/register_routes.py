@@ -114,7 +114,7 @@ async def register_dataset(
             raise PrivacyError("whoever registers a data set is its owner")
         return RegisteredDataset(**view, read=readings, warnings=warnings)
 
-    with storage.staging(settings.storage_root) as folder:
+    with storage.staging(settings.arrivals_root) as folder:
         arrived = await received(request, folder, db, settings, caller, _spec)
         view = await run_in_threadpool(registered)
     response.headers["Location"] = f"/v1/datasets/{view.id}"
@@ -151,7 +151,7 @@ async def check_dataset(
             warnings=findings.warnings,
         )
 
-    with storage.staging(settings.storage_root) as folder:
+    with storage.staging(settings.arrivals_root) as folder:
         arrived = await received(request, folder, db, settings, caller, _spec)
         return await run_in_threadpool(checked)
 

@@ -339,13 +339,13 @@ def _check_limits(settings: Settings, sizes: Sequence[int], size: int) -> None:
 
 
 def _root(settings: Settings) -> Path:
-    return settings.storage_root / "uploads"
+    return settings.arrivals_root / "uploads"
 
 
 @contextmanager
 def _locked(settings: Settings) -> Iterator[Path]:
     """The folder of all uploads. Nobody else begins or sweeps any meanwhile."""
-    settings.storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.arrivals_root.mkdir(mode=0o700, parents=True, exist_ok=True)
     root = _root(settings)
     root.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(root / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -129,7 +129,8 @@ def sweep(settings: Settings) -> int:
 
     Nothing under `datasets/` is ever removed for being absent from this database: it may be the wrong database.
     """
-    left = list(stale(settings.storage_root, "staging"))
+    roots = {settings.storage_root, settings.arrivals_root}
+    left = [folder for root in roots for folder in stale(root, "staging")]
     for folder in left:
         shutil.rmtree(folder, ignore_errors=True)
     return len(left)

@@ -1,4 +1,5 @@
-"""The layout of data sets under the storage root. Files arrive there completely or not at all.
+"""The layout of data sets under the storage root; with a bucket that of files that arrive, under its `arrivals`. Files
+arrive there completely or not at all.
 
 staging/<random>/     a file and the parts parsed from it; gone when the request ends, whatever happened
                       `file`, `holdout_file`, `edges_file`: as they arrived; with the ending .sealed they are sealed
@@ -32,11 +33,11 @@ COPY_BYTES = 1 << 20
 
 
 @contextmanager
-def staging(storage_root: Path) -> Iterator[Path]:
+def staging(root: Path) -> Iterator[Path]:
     """A folder that only this process can read, removed at the end."""
-    storage_root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (storage_root / "staging").mkdir(mode=0o700, exist_ok=True)
-    folder = storage_root / "staging" / new_id("in")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (root / "staging").mkdir(mode=0o700, exist_ok=True)
+    folder = root / "staging" / new_id("in")
     folder.mkdir(mode=0o700)
     try:
         yield folder

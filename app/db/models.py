@@ -215,6 +215,7 @@ class DatasetReading(Base):
     # Attempts that gave their reader to another owner's file, and when the last of them did.
     slices: Mapped[int] = mapped_column(default=0, server_default="0")
     turn_ended_at: Mapped[datetime | None]
+    volume: Mapped[str | None] = mapped_column(String(200))  # where its files wait (app.datasets.volume)
 
 
 class Declaration(Base):

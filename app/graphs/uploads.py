@@ -61,7 +61,7 @@ def add(db: Database, settings: Settings, key_id: str, upload_id: str) -> Graph:
         LimitError: the uploads of many keys are being read (503).
         TooLarge, StorageFull, Unavailable.
     """
-    with _place(key_id), storage.staging(settings.storage_root) as folder:
+    with _place(key_id), storage.staging(settings.arrivals_root) as folder:
         declared = resumable.take(settings, key_id, upload_id, "/upload", folder, FILE)
         if declared.size > MOST_BYTES:
             raise too_large(MOST_BYTES)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.datasets import volume
 from app.datasets.storage import SEALED
 from app.secrets import load_secrets
 from app.settings import Settings
@@ -41,7 +42,6 @@ from core.parts.sealed import (
 
 logger = logging.getLogger(__name__)
 KEPT = (DATASETS, UNITS, f"{CACHE}/{DATASETS}")
-ARRIVING = ("uploads", "reading", "staging")  # gone within a day of their last use
 SEALABLE = (".arrow", ".index", ".npz")
 HALF = ".sealing"
 
@@ -95,7 +95,7 @@ def rewrap(settings: Settings, *, drop: bool) -> int:
         SecretError: `parts_key` is missing.
     """
     keys, foreign = load_secrets(settings, NAME), 0
-    for path in _all(settings.storage_root):
+    for path in _all(settings):
         try:
             rewrap_file(path, keys, drop=drop)
         except FileNotFoundError:
@@ -197,10 +197,10 @@ def _kept(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _all(root: Path) -> Iterator[Path]:
-    yield from _kept(root)
-    for kind in ARRIVING:  # a name tells what is sealed: whoever sends a file chooses its bytes
-        for path in (root / kind).rglob("*"):
+def _all(settings: Settings) -> Iterator[Path]:
+    yield from _kept(settings.storage_root)
+    for kind in volume.KINDS:  # a name tells what is sealed: whoever sends a file chooses its bytes
+        for path in (settings.arrivals_root / kind).rglob("*"):
             if path.is_file() and (path.suffix in (SEALED, *SEALABLE) or path.name == UNITS):
                 yield path
 

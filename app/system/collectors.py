@@ -22,7 +22,7 @@ from app.db.database import Database
 from app.db.models import ApiKey, Attempt, DatasetReading, Job, Outbox, Prediction, Webhook, WebhookDelivery
 from app.lifecycle import measures
 from app.lifecycle.measures import BOUNDS, METRICS, SUM, Measures
-from app.lifecycle.queue.presence import is_alive, workers
+from app.lifecycle.queue.presence import is_alive, runs_jobs, workers
 from app.lifecycle.states import ACTIVE, NEEDS_GPU
 from app.lifecycle.sweeper import CLAIMABLE
 from app.settings import Settings
@@ -64,10 +64,12 @@ class ServiceCollector(Collector):
 
     def _workers(self, session: Session, at: datetime) -> Families:
         family = GaugeMetricFamily(
-            "scrimp_workers", "Workers of the last day by device: busy, idle, or gone.", labels=["device", "state"]
+            "scrimp_workers", "Job workers of the last day by device: busy, idle, or gone.", labels=["device", "state"]
         )
         counts = Counter({(device, state): 0 for device in ("cpu", "cuda") for state in ("busy", "idle", "gone")})
         for worker, job in workers(session):
+            if not runs_jobs(worker):
+                continue
             alive = is_alive(worker, self.settings.lease_s, at)
             gpu = any(each.get("kind") == "cuda" for each in worker.devices or ())
             counts["cuda" if gpu else "cpu", ("busy" if job else "idle") if alive else "gone"] += 1

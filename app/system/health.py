@@ -23,7 +23,7 @@ from app.db.migrate import serves
 from app.db.models import Account, Dataset, LedgerCheck
 from app.db.skew import skew_s
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.queue.presence import living
+from app.lifecycle.queue.presence import living, present
 from app.settings import Settings, get_settings
 from app.storage import objects
 from core.ids import now
@@ -97,16 +97,17 @@ class StorageFullError(Exception):
 
 
 def _storage(_db: Database, settings: Settings) -> None:
-    root = settings.storage_root
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=root) as probe:
-        probe.write(b"ready")
-        probe.flush()
+    roots = {settings.storage_root, settings.arrivals_root}
+    for root in roots:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root) as probe:
+            probe.write(b"ready")
+            probe.flush()
     if settings.object_store:
         objects.of(settings).marker("ready")  # a key that is not there: an answer is enough
     if settings.heads_store:
         Heads.of(settings).epoch()
-    if shutil.disk_usage(root).free < settings.disk_reserve_bytes // 2:
+    if min(shutil.disk_usage(root).free for root in roots) < settings.disk_reserve_bytes // 2:
         raise StorageFullError
 
 
@@ -154,7 +155,7 @@ def skews(db: Database, lease_s: float) -> dict[str, float]:
     """How far the clocks of this process and of the living workers are ahead of the database's, in seconds."""
     skews_s = {"api": skew_s(db)}
     with db.read() as session:
-        return skews_s | {each.name: each.skew_s for each in living(session, lease_s) if each.skew_s is not None}
+        return skews_s | {each.name: each.skew_s for each in present(session, lease_s) if each.skew_s is not None}
 
 
 class AttemptUserError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from sqlalchemy import select
@@ -13,7 +13,7 @@ from app.db.models import Job, Worker
 from app.db.row_view import Given, RowView, Whole
 from app.grants.service import visible
 from app.keys.auth import CurrentKey
-from app.lifecycle.queue.presence import is_alive, workers
+from app.lifecycle.queue.presence import is_alive, runs_jobs, workers
 from app.web.deps import Db, ServiceSettings
 from app.web.route_operation import Operation
 from core import leaves
@@ -37,6 +37,7 @@ class WorkerView(Document, RowView):
     devices: list[Device] | None  # what it computes on, one attempt at a time; null: not known
     gpus: Annotated[int, Given()]  # the most that one job can have there
     skew_s: float | None  # how far its own clock is ahead of the database's
+    runs: Annotated[Literal["jobs", "readings"], Given()]  # readings: it reads data files, and runs no job
     job: Annotated[str | None, Given()]  # its running job, if the calling key may see it
 
 
@@ -63,4 +64,4 @@ def list_workers(db: Db, settings: ServiceSettings, caller: CurrentKey) -> Worke
 
 def _view(worker: Worker, job: str | None, alive: bool) -> WorkerView:
     gpus = max((Device.model_validate(each).most_gpus for each in worker.devices or ()), default=0)
-    return WorkerView.of(worker, alive=alive, gpus=gpus, job=job)
+    return WorkerView.of(worker, alive=alive, gpus=gpus, runs="jobs" if runs_jobs(worker) else "readings", job=job)

@@ -86,6 +86,8 @@ def _state(worker: Worker) -> str:
 
 
 def _devices(worker: Worker) -> str:
+    if worker.runs == "readings":
+        return "reads data files"
     return ", ".join(str(each.get("name") or each.get("kind")) for each in worker.devices or ())
 
 

@@ -244,4 +244,5 @@ class Worker(Resource):
     devices: list[dict[str, Any]] | None = None
     gpus: int
     skew_s: float | None = None
+    runs: str
     job: str | None = None

@@ -71,6 +71,16 @@ Drain = Annotated[
 ]
 
 
+Ingest = Annotated[
+    bool,
+    typer.Option(
+        "--ingest",
+        help="Read the data files of registrations in place of the API's processes, and run no job. Needs the volume "
+        "that they keep these files on, and of their secrets data_hmac_key and parts_key.",
+    ),
+]
+
+
 def serve(host: Host = None, port: Port = None, home: Home = None, devices: Devices = None) -> None:
     """Run the whole service on this machine: API, relay and a worker for each device. Ctrl-C stops it."""
     _set(host, port, home, devices)
@@ -98,13 +108,24 @@ def relay(home: Home = None) -> None:
 
 
 def worker(
-    home: Home = None, devices: Devices = None, processes: Processes = None, drain: Drain = False, ray: Ray = None
+    home: Home = None,
+    devices: Devices = None,
+    processes: Processes = None,
+    drain: Drain = False,
+    ray: Ray = None,
+    ingest: Ingest = False,
 ) -> None:
     """Run a worker alone: a process for each device, which runs one job at a time."""
     _set(None, None, home, devices, processes, ray)
     if drain:
         _drain()
         return
+    if ingest:
+        from app.settings import Settings
+        from scrimp_server.draining import present
+
+        present(Settings().home)
+        _become("ingest", None, None, home)
     from scrimp_server.serve import work
 
     raise typer.Exit(_run("worker", work))

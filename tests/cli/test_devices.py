@@ -75,6 +75,7 @@ def test_the_dashboard_shows_devices() -> None:
         seen_at=now(),
         alive=True,
         sandbox=None,
+        runs="jobs",
         devices=[GPUS[1]],
         gpus=1,
         skew_s=0.0,

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from app.datasets import volume
 from app.db.database import Database
 from app.db.models import Job, Outbox, Worker
 from app.settings import Settings
@@ -96,6 +97,16 @@ def test_clocks_that_differ(well: Settings, db: Database) -> None:
 def test_no_worker(well: Settings, db: Database) -> None:
     worker(db, seen_at=now() - timedelta(hours=1))
     assert "`scrimp worker`" in faults(well)["workers"].advice
+
+
+def test_an_ingest_worker_reads_files_and_runs_no_job(well: Settings, db: Database) -> None:
+    at = volume.ensure(well)
+    worker(db, volume=at, devices=None, sandbox=None)
+    said = {each.says: each.state for each in examine(well) if each.part == "workers"}
+    assert said == {"no worker is alive: jobs wait": "fault", "host:1 reads data files": "ok"}
+    worker(db, volume="vol_elsewhere")
+    (finding,) = (each for each in examine(well) if each.state == "warning" and each.part == "workers")
+    assert "of another volume" in finding.says and "the same volume" in finding.advice
 
 
 def test_a_job_that_waits_for_a_gpu_and_a_relay_that_is_away(well: Settings, db: Database) -> None:

@@ -478,9 +478,12 @@ def test_the_workers_page_says_what_isolates_each_and_whose_clock_is_off(
             session.add(
                 Worker(name=f"{name}:1", host=name, pid=1, started_at=at, seen_at=at, sandbox=isolated, skew_s=skew)
             )
+        row = Worker(name="four:1", host="four", pid=1, started_at=now(), seen_at=now(), volume="vol_a")
+        session.add(row)
     browser = visit()
     browser.sign_in(scene.analyst)
     text = browser.get("/dashboard/workers").text
+    assert "Reads data files, and runs no job" in text
     assert "all on" in text and "network loopback · 1.0 GiB" in text
     assert "no landlock, open network" in text and "its clock is 5.0 s behind" in text
     assert text.count("not known") == 4, "no device is known, and one isolation"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.datasets import volume
 from app.db.database import Database
 from app.keys import service as keys
 from app.main import create_app
@@ -69,9 +70,9 @@ class Api:
             share(session, dataset_id)
 
     def stored(self) -> set[str]:
-        """Every file under the storage root."""
-        root = self.settings.storage_root
-        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+        """Every file under the storage root, but for the name of its volume."""
+        root, name = self.settings.storage_root, self.settings.arrivals_root / volume.NAME
+        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path != name}
 
     def count(self) -> int:
         return len(self.get("/v1/datasets?limit=200").json()["items"])

@@ -34,13 +34,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, Any] = COMPOSE["services"]
-OURS = ("migrate", "api", "relay", "worker")
+OURS = ("migrate", "api", "relay", "worker", "ingest")
 # Which process holds which secret (app/secrets.py); `migrate` writes the first key.
 HOLDS = {
     "migrate": {"api_key_pepper"},
     "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "parts_key"},
     "relay": {"signing_key", "webhook_key"},
     "worker": {"noise_secret", "parts_key"},
+    "ingest": {"data_hmac_key", "parts_key"},
     "worker-gpu": {"noise_secret", "parts_key"},
 }
 
@@ -310,21 +311,21 @@ def test_each_services_command_runs(containers: Containers) -> None:
     for folder in ("home", "admin"):
         (containers.tmp / folder).mkdir(mode=0o700)
     assert containers.run("migrate").wait(120) == 0, containers.words("migrate")
-    api, relay, worker = (containers.run(name) for name in ("api", "relay", "worker"))
+    api, relay, worker, ingest = (containers.run(name) for name in ("api", "relay", "worker", "ingest"))
     key = (containers.tmp / "admin" / "admin.key").read_text().strip()
     assert not (containers.tmp / "home" / "admin.key").exists()
     url, headers = f"http://127.0.0.1:{containers.port}", {"Authorization": f"Bearer {key}"}
     until(lambda: servers.listens(containers.port))  # each look at a service's health is a process
-    until(lambda: httpx.get(f"{url}/v1/workers", headers=headers, trust_env=False).json()["items"])
-    for name in ("api", "relay", "worker"):
+    until(lambda: len(httpx.get(f"{url}/v1/workers", headers=headers, trust_env=False).json()["items"]) == 2)
+    for name in ("api", "relay", "worker", "ingest"):
         until(lambda name=name: containers.healthy(name))  # type: ignore[misc]
     assert httpx.get(f"{url}/readyz", headers=headers, trust_env=False).json()["status"] == "ready"
     assert not (containers.tmp / "home" / "secrets").exists()
-    assert [process.poll() for process in (api, relay, worker)] == [None] * 3
+    assert [process.poll() for process in (api, relay, worker, ingest)] == [None] * 4
     containers.stop()
     # None was killed. uvicorn ends in order and then by the signal that it was given.
     assert api.returncode in (0, -signal.SIGTERM)
-    assert [process.returncode for process in (relay, worker)] == [0, 0]
+    assert [process.returncode for process in (relay, worker, ingest)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if SERVICES[name].get("command", [""])[0] == "scrimp"])

@@ -65,6 +65,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "dataBuckets": ["raw-data", "shared/a"],
         },
         "api": {"hosts": ["scrimp.example.org"], "ingress": INGRESS | {"annotations": {"a": "b"}}},
+        "ingest": {"replicas": 2, "nodeSelector": {"pool": "ingest"}},
     },
     "a second user": {"secondUser": {"enabled": True}, "objectStore": {"url": "s3://scrimp/team"}},
     "people and mail": {
@@ -94,13 +95,14 @@ VALUES: dict[str, dict[str, Any]] = {
         "scaling": {"enabled": True, "operator": {"role": True}},
         "workers": {"cpu": {"runtimeClassName": "gvisor", "affinity": ON_ARM}, "cuda": GPU},
     },
-    "closed": {"networkPolicy": {"enabled": True}},
+    "closed": {"networkPolicy": {"enabled": True}, "ingest": {"replicas": 1}},
     "a GPU alone": {"workers": {"cpu": None, "cuda": GPU}, "scaling": {"enabled": True}},
 }
 HOLDS = {
     "api": {"api_key_pepper", "session_key", "data_hmac_key", "webhook_key", "parts_key"},
     "relay": {"signing_key", "webhook_key"},
     "worker": {"noise_secret", "parts_key"},
+    "ingest": {"data_hmac_key", "parts_key"},
 }
 Document = dict[str, Any]
 
@@ -276,18 +278,26 @@ def test_the_probes_ask_what_answers(documents: list[Document], settings: Settin
         assert done.returncode == 0, done.stdout
 
 
-def test_with_buckets_the_api_alone_has_a_volume_for_the_admin_key() -> None:
+def test_with_buckets_a_volume_has_the_admin_key_and_the_files_that_arrive() -> None:
     documents = rendered(VALUES["buckets"])
     for name, pod in pods(documents).items():
         claims = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
-        assert [each["name"] for each in claims] == (["shared"] if name == "demo-api" else []), name
+        assert [each["name"] for each in claims] == (["shared"] if name in ("demo-api", "demo-ingest") else []), name
+    paths = {
+        (name, each["mountPath"])
+        for name, one in containers(documents)
+        for each in one["volumeMounts"]
+        if each.get("subPath") == "arrivals"
+    }
+    storage = Settings(home=Path("/var/lib/scrimp"), object_store="s3://scrimp/team").arrivals_root
+    assert paths == {(name, str(storage)) for name in ("demo-api/migrate", "demo-api/api", "demo-ingest/ingest")}
     mounted = {
         (each["subPath"], name.partition("/")[0])
         for name, one in containers(documents)
         for each in one["volumeMounts"]
         if each["name"] == "shared"
     }
-    assert mounted == {("admin", "demo-api")}
+    assert mounted == {("admin", "demo-api"), ("arrivals", "demo-api"), ("arrivals", "demo-ingest")}
     (config,) = of_kind(documents, "ConfigMap").values()
     assert Settings.model_validate(
         {
@@ -298,7 +308,7 @@ def test_with_buckets_the_api_alone_has_a_volume_for_the_admin_key() -> None:
     ).data_buckets == ["raw-data", "shared/a"]
     assert "SCRIMP_HEADS_DIR" not in config["data"]
     (ingress,) = of_kind(documents, "Ingress").values()
-    assert set(ingress["metadata"]["annotations"]) == {"a", "nginx.ingress.kubernetes.io/upstream-hash-by"}
+    assert set(ingress["metadata"]["annotations"]) == {"a"}, "any pod goes on with an upload"
 
 
 def test_secrets_are_copied_as_the_service_wants_them(
@@ -394,16 +404,31 @@ def test_prometheus_asks_the_service_with_a_key_and_has_the_project_s_rules() ->
     assert rule["metadata"]["labels"]["release"] == monitor["metadata"]["labels"]["release"] == "prometheus"
 
 
-def test_the_api_is_scaled_by_processor_time_only_where_its_pods_share_uploads() -> None:
-    documents = rendered(VALUES["watched"])
+@pytest.mark.parametrize("store", [{}, {"objectStore": {"url": "s3://a/b"}}])
+def test_the_api_is_scaled_by_processor_time_as_its_pods_share_uploads(store: dict[str, Any]) -> None:
+    documents = rendered(VALUES["watched"] | store)
     (scaler,) = of_kind(documents, "HorizontalPodAutoscaler").values()
     api = of_kind(documents, "Deployment")[scaler["spec"]["scaleTargetRef"]["name"]]
     assert (
         "replicas" not in api["spec"] and "cpu" in pods(documents)["demo-api"]["containers"][0]["resources"]["requests"]
     )
     assert of_kind(rendered({}), "Deployment")["demo-api"]["spec"]["replicas"] == 2
-    with pytest.raises(helm.HelmError, match="an upload lies on the API's pod"):
-        rendered({"api": {"autoscaling": {"enabled": True}}, "objectStore": {"url": "s3://a/b"}})
+
+
+def test_files_are_read_in_pods_of_their_own_that_nobody_reaches() -> None:
+    documents = rendered(VALUES["closed"])
+    pod = pods(documents)["demo-ingest"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["scrimp", "worker", "--ingest"] and "ports" not in container
+    assert container["image"] == pods(documents)["demo-api"]["containers"][0]["image"]
+    selected = [
+        each["spec"]["selector"].get("app.kubernetes.io/component") for each in of_kind(documents, "Service").values()
+    ]
+    assert "ingest" not in selected
+    assert of_kind(documents, "NetworkPolicy")["demo-ingest"]["spec"]["ingress"] == []
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert {"/var/lib/scrimp/storage", "/var/lib/scrimp-heads"} <= mounts, "it stores parts and records heads"
+    assert "demo-ingest" not in pods(rendered({}))
 
 
 def test_keda_may_read_the_secret_that_its_query_needs_and_no_other() -> None:

@@ -124,8 +124,10 @@ class Cluster(Looks):
     def words(self, name: str) -> str:
         return (self.home.parent / f"{name}.out").read_text()
 
-    def start(self, *, apis: int = 0, relays: int = 0, workers: int = 0) -> Cluster:
+    def start(self, *, apis: int = 0, relays: int = 0, workers: int = 0, ingests: int = 0) -> Cluster:
         """Starts so many more of each, and waits until the APIs answer and list the workers."""
+        for _ in range(ingests):
+            self._run("ingest", *self._command("worker"), "--ingest")
         for _ in range(relays):
             self._run("relay", *self._command("relay"))
         for _ in range(workers):
@@ -136,6 +138,7 @@ class Cluster(Looks):
         for number in range(len(self.ports)):
             until(lambda number=number: self._answers(number))
         until(lambda: len(self.workers()) == len(self.living("worker")))
+        until(lambda: len(self.workers("ingest")) == len(self.living("ingest")))
         return self
 
     def _start_api(self, port: int) -> None:
@@ -157,9 +160,9 @@ class Cluster(Looks):
         """The processes of this name that run."""
         return [each for each in self.processes.get(name, []) if each.poll() is None]
 
-    def workers(self) -> list[str]:
+    def workers(self, name: str = "worker") -> list[str]:
         """The names under which the workers of this cluster that run have announced themselves."""
-        pids = {str(each.pid) for each in self.living("worker")}
+        pids = {str(each.pid) for each in self.living(name)}
         listed = self.get("/v1/workers")["items"]
         return [each["name"] for each in listed if each["alive"] and each["name"].rpartition(":")[2] in pids]
 

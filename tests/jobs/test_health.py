@@ -49,6 +49,11 @@ def test_attempts_without_their_own_user_degrade(db: Database, settings: Setting
     own = Sandbox(seccomp=True, landlock=True, network="none", memory_limit_bytes=1, uid=10002)
     Presence(db, "h", 1, 5.0, own).beat()
     assert health.checks(db, wanted)["attempts"] == "ok"
+    ingest = Presence(db, "h", 3, 5.0)
+    ingest.volume = "vol_a"
+    ingest.beat()
+    assert health.checks(db, wanted)["attempts"] == "ok", "it makes no attempts"
+    assert set(health.skews(db, 30.0)) == {"api", "h:1", "h:3"}, "its clock counts"
     Presence(db, "h", 2, 5.0, own.model_copy(update={"uid": None})).beat()
     found = health.checks(db, wanted)
     assert found["attempts"] == "AttemptUserError" and health.status(found) == "degraded"

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from app.db.database import Database
 from app.db.models import ApiKey, Dataset, Job, Worker
@@ -90,6 +90,12 @@ def test_a_free_worker_takes_it_at_once_and_without_one_there_is_no_forecast(db:
     with db.write() as session:
         key = add_key(session)
     assert forecast(db, key, dataset) is None
+    add_workers(db, 1)
+    with db.write() as session:
+        session.execute(update(Worker).values(volume="vol_a"))
+    assert forecast(db, key, dataset) is None, "an ingest worker runs no job"
+    with db.write() as session:
+        session.execute(delete(Worker))
     add_workers(db, 2)
     assert forecast(db, key, dataset) == Ahead(0, 0.0)
     assert forecast(db, key, dataset, runtime={"device": "cuda"}) is None

@@ -37,11 +37,13 @@ class Presence:
     Attributes:
         release: the name of its code and libraries; None: unknown.
         finishes: it takes only jobs that its release began.
+        volume: where it reads data files (app.ingest); None: it runs jobs.
         stopping: set when it is told to stop: its release's jobs no longer wait for it.
     """
 
     release: str | None = None
     finishes = False
+    volume: str | None = None
     stopping: threading.Event | None = None
 
     def __init__(
@@ -92,6 +94,7 @@ class Presence:
                 devices=None if devices is None else [each.model_dump(mode="json") for each in devices],
                 release=None if self.stopping is not None and self.stopping.is_set() else self.release,
                 finishes=self.finishes,
+                volume=self.volume,
                 card=None if not devices else devices[0].card,
             )
             session.merge(row)  # a restarted container has the same host and pid
@@ -132,10 +135,20 @@ def is_alive(worker: Worker, lease_s: float, at: datetime) -> bool:
     return worker.seen_at > at - timedelta(seconds=lease_s)
 
 
-def living(session: Session, lease_s: float) -> list[Worker]:
-    """Reads the workers that were seen within a lease's time."""
+def present(session: Session, lease_s: float) -> list[Worker]:
+    """Reads the workers that were seen within a lease's time, ingest workers too."""
     at = now_there(session)
     return [worker for worker, _job in workers(session) if is_alive(worker, lease_s, at)]
+
+
+def living(session: Session, lease_s: float) -> list[Worker]:
+    """Reads those of them that run jobs."""
+    return list(filter(runs_jobs, present(session, lease_s)))
+
+
+def runs_jobs(worker: Worker) -> bool:
+    """Returns False for an ingest worker."""
+    return worker.volume is None
 
 
 class GpuWorkers:

@@ -133,7 +133,7 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     limits, weights = limits_and_weights(session, {name for each in queue for name in each})
     turns = turns_of(session, {each for each, _key in queue})
     alive = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
-    listed = session.scalars(select(Worker.devices).where(alive)).all()
+    listed = session.scalars(select(Worker.devices).where(alive, Worker.volume.is_(None))).all()
     gpus = [max((Device.model_validate(each).most_gpus for each in devices or ()), default=0) for devices in listed]
     workers = sum(most >= spec.runtime.ranks for most in gpus) if gpu else len(gpus)
     queue_of = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, workers)

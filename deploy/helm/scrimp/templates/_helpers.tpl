@@ -103,6 +103,13 @@ them to memory, owned by the service's user, mode 0400. */}}
 {{- end }}
 {{- end }}
 
+{{/* Of API and ingest workers: uploads, and files that are read. Without a bucket they lie in the storage. */}}
+{{- define "scrimp.arrivals" -}}
+{{- if .Values.objectStore.url }}
+- { name: shared, mountPath: /var/lib/scrimp/storage/arrivals, subPath: arrivals }
+{{- end }}
+{{- end }}
+
 {{- define "scrimp.volumes" -}}
 - { name: secrets, emptyDir: { medium: Memory, sizeLimit: 1Mi } }
 - { name: home, emptyDir: {{ if .Values.objectStore.url }}{ sizeLimit: {{ .Values.objectStore.cacheSize }} }{{ else }}{}{{ end }} }
