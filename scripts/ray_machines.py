@@ -2,9 +2,9 @@
 
 `python -m scripts.ray_machines COUNT [CPUS [GPUS]]` prints the head's address once all are up; the GPUs need not be
 there. It reads commands from its standard input, and answers each with a line: `kill N` (SIGKILL to raylet N and all
-that runs under it), `start`, `groups` (how many placement groups exist), `asks` (how many bundles those have that
-wait), `take` (a processor of the last machine, as another user of the cluster's) and `release` (it again). It ends with
-its input. Ray's settings are read from the environment.
+that runs under it), `start`, `groups` (how many placement groups exist), `take` (a processor of the last machine, as
+another user of the cluster's) and `release` (it again). It ends with its input. Ray's settings are read from the
+environment.
 """
 
 from __future__ import annotations
@@ -126,10 +126,6 @@ def main(count: int, cpus: int = 1, gpus: int = 0) -> None:
             case ["release"]:
                 remove_placement_group(taken.pop())
                 print("released", file=answers, flush=True)
-            case ["asks"]:
-                table = state.placement_group_table().values()
-                waiting = [len(each["bundles"]) for each in table if each["state"] == "PENDING"]
-                print(sum(waiting), file=answers, flush=True)
             case ["groups"]:
                 table = state.placement_group_table().values()
                 print(sum(each["state"] != "REMOVED" for each in table), file=answers, flush=True)

@@ -23,6 +23,7 @@ WITHOUT = "Ray is not installed: pip install 'scrimp[ray]'"
 MLP = {"kind": "mlp", "hidden": [16]}
 SMALL = {"physical_batch_size": 240, "threads": 1}
 STEPS = 120
+NO_ROOM = "no room for 3 ranks"
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,9 @@ def test_a_job_whose_turn_it_is_waits_in_the_queue_while_machines_are_in_use(
     assert machines.ask("take") == "taken"
     large = submit(service, job(dataset, 3))
     small = submit(service, job(dataset, 1, steps=6))
-    until(lambda: machines.ask("asks") == "3")  # bundles that wait
+    log = service.home / "logs" / "worker.log"
+    before = log.read_text().count(NO_ROOM)
+    until(lambda: log.read_text().count(NO_ROOM) >= before + 2)  # it was woken and looked, again and again
     assert [service.get(f"/v1/jobs/{each}")["attempts"] for each in (large, small)] == [[], []]
     assert machines.ask("release") == "released"
     ended, later = finished(service, large), finished(service, small)

@@ -162,6 +162,11 @@ def test_what_a_job_needs(runtime: dict[str, Any], device: str | None, gpus: int
     assert Room(6, gpus).need(Runtime.model_validate(runtime), device) == need
 
 
+def test_a_machine_without_processors_for_ranks_runs_none_there() -> None:
+    """As a head has that keeps the cluster's books alone."""
+    assert Room(0, 2).need(Runtime(), "cpu", 4) is None and Room(0, 2).need(Runtime(), "cuda") == Need("cuda", 1, 1)
+
+
 @pytest.mark.parametrize(
     ("runtime", "refused"),
     [({"processes": 2, "device": "cuda"}, True), ({"processes": 2}, False), ({"device": "cuda"}, False)],

@@ -41,7 +41,7 @@ from worker.messages import FailureCode, Start
 logger = logging.getLogger(__name__)
 GROW_S = 300.0  # a cluster that grows on demand takes minutes to start machines
 GRANT_S = 3.0  # in which Ray grants what is free
-RETURN_S, POLL_S = 10.0, 0.05
+RETURN_S, POLL_S = 5.0, 0.05
 WORST_FIRST: tuple[Gone, ...] = ("crashed", "lapsed", "lost")
 START_S = 120.0  # in which actors start: each loads torch
 LOOK_S = 1.0
@@ -108,8 +108,11 @@ class Cluster:
         return sum(counts.values()) if counts.get(self._node) else 0
 
     def free(self, kind: Kind, share: int = 1) -> int:
-        """How many ranks there was room for a moment ago, with so many processors or GPUs each."""
-        return sum(int(each.get(RESOURCE[kind], 0)) // share for each in available_resources_per_node().values())
+        """How many ranks there was room for a moment ago, with so many processors or GPUs each; none if the first one
+        had no room on this machine."""
+        nodes = available_resources_per_node().items()
+        free = {node: int(resources.get(RESOURCE[kind], 0)) // share for node, resources in nodes}
+        return sum(free.values()) if free.get(self._node) else 0
 
     def granted(self, need: Need) -> int:
         """See Grants.granted."""
@@ -119,23 +122,35 @@ class Cluster:
         """See Grants.ask. Room of one that takes what is free is what was free a moment ago."""
         self.give_up()
         try:
-            ranks = max(need.ranks, min(need.limit, self.free(need.kind))) if need.limit > need.ranks else need.ranks
+            free = self.free(need.kind)
+            if free < need.ranks:  # a vain wait would keep predictions waiting
+                logger.info("the cluster has no room for %d ranks now", need.ranks)
+                return False
+            ranks = min(need.limit, free)
             threads = need.threads or max(1, _processors() // ranks)
             reserved = {RESOURCE[need.kind]: float(self._share(ranks, threads) if need.kind == "cpu" else 1)}
             room = self._place(ranks, need.kind, reserved)
-            self._granted = Granted(need, room, ranks, reserved, threads)
             if room.wait(GRANT_S):
+                self._granted = Granted(need, room, ranks, reserved, threads)
                 return True
+            remove_placement_group(room)
         except RayError as error:
             logger.warning("the cluster cannot be asked for room: %s", type(error).__name__)
-        self.give_up()
         return False
 
     def give_up(self) -> None:
-        """Gives back what was granted. Returns once the cluster counts it as free, or after `RETURN_S`."""
-        if self._granted is not None:
-            _remove(self._granted.room)
-            self._granted = None
+        """Gives back what was granted. Returns once Ray says that it is free, as who looks sooner would find too little;
+        or after `RETURN_S`, as another driver may have taken it."""
+        granted, self._granted = self._granted, None
+        if granted is None:
+            return
+        with suppress(RayError):
+            (name, amount), *_ = granted.reserved.items()
+            expected = _available(name) + amount * granted.ranks
+            remove_placement_group(granted.room)
+            until = time.monotonic() + RETURN_S
+            while _available(name) < expected and time.monotonic() < until:
+                time.sleep(POLL_S)
 
     def grow(self, ranks: int) -> None:
         """Asks Ray for room for so many ranks on processors, unless it is asked already, and gives it up as soon as it
@@ -151,7 +166,7 @@ class Cluster:
                     while not room.wait(LOOK_S) and time.monotonic() < until:
                         pass
                 finally:
-                    _remove(room)
+                    remove_placement_group(room)
 
         self._growth = threading.Thread(target=ask, name="ray-growth", daemon=True)
         self._growth.start()
@@ -212,16 +227,9 @@ def _card(node: Any) -> str | None:
     return None if node is None else node.get("Labels", {}).get(CARD)
 
 
-def _remove(room: PlacementGroup) -> None:
-    """Gives room back. Ray's own view of it follows a moment later: who asks sooner would find too little free."""
-    until = time.monotonic() + RETURN_S
-    with suppress(RayError):
-        remove_placement_group(room)
-        mark = room.id.hex()
-        while time.monotonic() < until:
-            if not any(mark in name for each in available_resources_per_node().values() for name in each):
-                return
-            time.sleep(POLL_S)
+def _available(name: str) -> float:
+    """How much of a resource was free a moment ago."""
+    return sum(float(each.get(name, 0.0)) for each in available_resources_per_node().values())
 
 
 def _processors() -> int:

@@ -61,7 +61,7 @@ class Room:
         if may_use_gpus and (device == "cuda" or ranks <= self.gpus):
             fewest = min(ranks, self.gpus)
             return Need("cuda", fewest, self.gpus if runtime.processes == "auto" else fewest, thread_count)
-        if wanted != "cuda" and (device is not None or ranks <= self.ranks):
+        if self.ranks > 0 and wanted != "cuda" and (device is not None or ranks <= self.ranks):
             return Need("cpu", min(ranks, self.ranks), min(ranks, self.ranks), thread_count)
         return None
 
