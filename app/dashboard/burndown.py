@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Literal
 
 from sqlalchemy import case, func, select
@@ -22,10 +23,10 @@ from app.ledger.entries import balance_of
 from app.ledger.memos import Memo
 from core.ids import now
 
-MOST_BALANCES = MOST_POINTS // 5  # there are four lines, and the jobs' dots
+MOST_BALANCES = 200  # of a line some 700 pixels wide
 KEYS_SHOWN = len(SERIES) - 1  # the last colour is the others'
 MOST_READ = 1_000  # entries: of a longer ledger the sums by day are read in place of its posts
-MOST_DOTS = 400
+MOST_DOTS = 200
 OTHERS = "others"  # in place of a key's id: all keys that have no line of their own
 Name = Literal["train", "holdout"]
 
@@ -188,8 +189,11 @@ def _areas(balances: list[Balance], budget: int, end: float) -> list[Line]:
     """Spent, held above it, and the cap; each up to now."""
 
     def line(name: str, amount_of: Callable[[Balance], int], colour: Colour, *, dashed: bool = False) -> Line:
-        points = [_point(each.at, amount_of(each), budget) for each in balances]
-        points.append(_point(end, amount_of(balances[-1]), budget))
+        amounts = [(each.at, amount_of(each)) for each in balances]
+        # A step begins where the amount changes: the points between say nothing.
+        starts = [amounts[0], *(second for first, second in pairwise(amounts) if second[1] != first[1])]
+        points = [_point(at, amount, budget) for at, amount in starts]
+        points.append(_point(end, amounts[-1][1], budget))
         return Line(name, points, colour, "steps", filled=not dashed, dashed=dashed)
 
     return [
@@ -240,7 +244,7 @@ def _keys(
             else f"{len(keys)} other keys"
         )
         mine = (each for each in settled if each.key in keys)
-        sums = thinned(list(_sums(mine, ends)), MOST_POINTS // len(groups))
+        sums = thinned(list(_sums(mine, ends)), MOST_POINTS // 4 // len(groups))
         points = [_point(at, total, budget) for at, total in sums]
         lines.append(
             Line(title, points, SERIES[number], "steps", mark=f"{percent(sum(totals[k] for k in keys), budget)} %")

@@ -18,8 +18,8 @@ def dataset_names(session: Session, caller: Caller) -> dict[str, str]:
 
 def key_names(session: Session, caller: Caller, access: Access, key_ids: set[str]) -> dict[str, str]:
     """Who acted on a data set: names for its owner and admins; others see the ids of keys, as in the API."""
-    names = {}
-    for key_id in key_ids:
-        key = session.get(ApiKey, key_id) if access.level == "own" else None
-        names[key_id] = "you" if key_id == caller.id else key.name if key else key_id
-    return names
+    names = dict[str, str]()
+    if access.level == "own":
+        rows = select(ApiKey.id, ApiKey.name).where(ApiKey.id.in_(key_ids))
+        names = {row.id: row.name for row in session.execute(rows)}
+    return {key_id: "you" if key_id == caller.id else names.get(key_id, key_id) for key_id in key_ids}

@@ -127,8 +127,10 @@ def test_a_cap_that_was_raised_is_a_step_of_its_line() -> None:
     settled = [Settled(BEGAN + timedelta(days=2), "job_1", "key_1", 20)]
     picture = drawn("train", 100, states, History(settled, settled, {"key_1": "Ada"}), states[-1].at)
     held, spent, cap, coming = picture.over_time.lines
-    assert [point.y for point in cap.points] == [50, 50, 50, 100, 100]
-    assert [point.y for point in held.points] == [0, 20, 20, 20, 20] and [point.y for point in spent.points][1] == 0
+    began = BEGAN.timestamp()
+    steps = [[((point.x - began) / 86_400, point.y) for point in line.points] for line in (held, spent, cap)]
+    # Where an amount changes, and now: what is between says nothing.
+    assert steps == [[(0, 0), (1, 20), (3, 20)], [(0, 0), (2, 20), (3, 20)], [(0, 50), (3, 100), (3, 100)]]
     assert picture.percent == 20.0 and coming.dashed and coming.points[-1].y <= 100.0
     (dots,) = picture.by_job.lines
     assert dots.points[0].value == "20.0 % · job_1 of Ada"
@@ -160,6 +162,15 @@ def test_many_keys_are_seven_lines_and_one_for_the_rest() -> None:
     ]
     for chart in (picture.by_key, picture.by_job, picture.over_time):
         assert sum(len(line.points) for line in chart.lines) <= MOST_POINTS
+
+
+def test_a_long_ledger_s_lines_have_few_points() -> None:
+    """A point costs 30 µs of each look at a burn-down."""
+    states = balances(*((at, at, 0, 10**6) for at in range(300)))
+    settled = [Settled(BEGAN + timedelta(hours=at), f"job_{at}", f"key_{at % 10}", 1) for at in range(5000)]
+    picture = drawn("train", 10**6, states, History(settled, [], {}), BEGAN + timedelta(days=300))
+    assert [len(line.points) for line in picture.over_time.lines[:3]] == [301, 301, 2]
+    assert sum(len(line.points) for line in picture.by_key.lines) <= MOST_POINTS / 4
 
 
 def test_a_forecast_continues_the_last_thirty_days() -> None:
