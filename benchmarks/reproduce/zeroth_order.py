@@ -211,12 +211,11 @@ def _cost(tuned: Tuned, rows: int = 16, rounds: int = 7) -> dict[str, Any]:
 HEAD = f"""\
 # Tuning without gradients: DP-ZO beside LoRA by DP-SGD
 
-`python -m benchmarks.reproduce.zeroth_order`. Table 9 of the paper on linear scaling uses DP-ZO (Tang et al. 2024); here
-in small: both methods tune the same LoRA parameters, δ = 1e-5, automatic clipping, C = 1. Rates: of three, the best on a
-validation split of {VALIDATED} training records by a seed of its own. Scores: {SCORED} records of the test part, mean ±
-deviation of the seeds; differences seed by seed ± standard error. Time is a processor's for a whole run, scores
-included. Memory: of a pass over 16 records, beyond the parameters. Runs are kept in zeroth_order.json.gz; rows that are
-missing were not run.
+`python -m benchmarks.reproduce.zeroth_order`. Table 9 of the paper on linear scaling has DP-ZO (Tang et al. 2024). In
+small: both methods tune the same LoRA parameters, δ = 1e-5, automatic clipping, C = 1. Rates: of three, the best on a
+validation split of {VALIDATED} training records by a seed of its own. Scores: {SCORED} test records, mean ± deviation
+of the seeds; differences seed by seed ± standard error. Time is a processor's for a whole run, scores included. Memory:
+of a pass over 16 records, beyond the parameters. Runs are kept in zeroth_order.json.gz. Missing rows were not run.
 
 * **encoder**: MiniLM's last block, LoRA of rank 1 and the classifier, {ENCODER_TOKENS} tokens; two topics of Reuters,
   accuracy in percent. The first blocks alone tell nothing: they leave the classifier's token nearly constant.
