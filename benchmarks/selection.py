@@ -9,7 +9,8 @@ If a run with its score is μ-GDP, so (λ, λμ²/2)-RDP at every λ, the select
     Poisson of mean m:            ε′(λ) = ε(λ) + m δ̂ + log m/(λ − 1), for (ε̂, δ̂) with e^ε̂ ≤ 1 + 1/(λ − 1).
 
 Source: Papernot & Steinke 2022, "Hyperparameter tuning with Rényi differential privacy", Theorems 2 and 6. The service
-charges by the lemma behind them, for laws that are cut (decision 72).
+charges by the lemma behind them, for laws that are cut (decision 72). Tuning on a subset, and densities that follow
+earlier runs: decision 82.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from scipy.optimize import brentq, minimize_scalar
 
 from benchmarks.reproduce.runs import ROOT
@@ -31,7 +34,8 @@ from core.privacy.gdp import delta_from_mu, epsilon_from_mu, mu_from_epsilon
 
 REPORT = ROOT / "benchmarks" / "reports" / "selection.md"
 TOTALS, DELTA = (1.0, 3.0, 8.0), 1e-5
-ORDERS = np.geomspace(1.05, 1e4, 400)
+ORDERS, HALF_ORDERS = np.geomspace(1.05, 1e4, 400), np.arange(4, 129) / 2.0
+SHARES, RATIOS = (0.1, 0.02), (1.1, 1.5)  # of the subset; of densities
 RECORDS = 20_000  # of the data set for which the filter chooses its order
 SCORE_MU = 0.01
 MOST = 100  # runs of a law that is cut
@@ -116,12 +120,73 @@ class Lemma:
         return self.name
 
 
-Runs = TruncatedNegativeBinomial | PoissonRuns | Lemma
+@dataclass(frozen=True)
+class OnSubset:
+    """A selection on a secret subset that each record is in with this chance, then a run on all records, as good as
+    one of the selection's.
+
+    Source: Koskela & Kulkarni 2023; the price of the subset by Zhu & Wang 2019, Theorem 5 (decision 82).
+    """
+
+    selection: Lemma
+    share: float
+
+    def rdp(self, mu: float, order: float) -> float:
+        """ε′(λ) for runs that with their scores are μ-GDP; the last one needs no score."""
+        last = order * (mu**2 - SCORE_MU**2) / 2.0
+        return last + _of_subset(self.selection, mu, self.share, max(2, math.ceil(order)))
+
+
+@cache
+def _of_subset(selection: Lemma, mu: float, share: float, order: int) -> float:
+    terms = [order * math.log1p(-share), math.log(order * share) + (order - 1) * math.log1p(-share)]
+    for at in range(2, order + 1):
+        ways = math.lgamma(order + 1) - math.lgamma(at + 1) - math.lgamma(order - at + 1)
+        drawn = at * math.log(share) + (order - at) * math.log1p(-share)
+        moments = (at - 1) * _whole(selection, mu, at)
+        terms.append(ways + drawn + moments + (math.log(3.0) if at > 2 else 0.0))
+    return float(np.logaddexp.reduce(terms)) / (order - 1)
+
+
+@cache
+def _whole(selection: Lemma, mu: float, order: int) -> float:
+    return selection.rdp(mu, order)
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """A selection whose runs draw their settings by what earlier runs gave, at densities within [1/ratio, ratio] times
+    a fixed one's.
+
+    Source: Wang et al. 2023 (DP-hyPO); the price by the lemma of decision 82.
+    """
+
+    selection: Lemma
+    ratio: float
+
+    def rdp(self, mu: float, order: float) -> float:
+        """ε′(λ) for a run that is μ-GDP."""
+        ends = np.linspace(-12.0, 12.0, 2**12 + 1)
+        below = np.append(special.ndtr(ends), 1.0)
+        theirs = np.insert(special.ndtr(ends - mu), 0, 0.0)
+        most = np.minimum(self.ratio * below, 1.0 - (1.0 - below) / self.ratio)
+        least = np.maximum(theirs / self.ratio, 1.0 - self.ratio * (1.0 - theirs))
+        supremum = (order * self._log_slope(most) - (order - 1.0) * self._log_slope(least)).max()
+        densities = (2.0 * order - 1.0) * math.log(self.ratio)
+        return order * mu**2 / 2.0 + float(densities + supremum) / (order - 1.0)
+
+    def _log_slope(self, at: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = sum(self.selection.weights)
+        slope = [k * weight / total for k, weight in enumerate(self.selection.weights, 1)]
+        return np.asarray(np.log(np.polyval(slope[::-1], at)))
+
+
+Runs = TruncatedNegativeBinomial | PoissonRuns | Lemma | OnSubset | Adaptive
 
 
 def price(runs: Runs, mu: float, order: float) -> float:
     """ε′(λ) if each run with its score is μ-GDP."""
-    if isinstance(runs, PoissonRuns | Lemma):
+    if not isinstance(runs, TruncatedNegativeBinomial):
         return runs.rdp(mu, order)
     return runs.rdp(lambda at: at * mu**2 / 2.0, order)
 
@@ -221,6 +286,11 @@ as the ε of one run by itself; full batches, so a run and its score (μ = {scor
 72](../../docs/decisions/0072-a-selection-of-random-size-is-one-attempt.md)). [Accuracies on four
 sets](reproduce/selected.md) are beside those of the other searches.
 
+*Koskela & Kulkarni*: K runs on a secret subset, and one run of the same noise on all records with the best one's
+settings; *DP-hyPO*: later runs draw their settings by what earlier ones gave, at densities within this factor of a
+fixed one's; both by [decision 82](../../docs/decisions/0082-a-selection-stays-on-all-records-and-blind.md), which says
+why the service has neither.
+
 *Best order*: the order is chosen for this one price, as an accountant may. *The filter's order*: the ledger's, fixed at
 registration ({orders}, for caps of these totals); an `rdp`
 account could charge only this. The first three rows are exact Gaussian DP.
@@ -255,27 +325,38 @@ def main() -> None:
         for eta in (-0.5, 0.0, 1.0)
     ]
     kinds.append(("Papernot & Steinke, Poisson", PoissonRuns))
+    lemmas: list[tuple[str, Callable[[float], Lemma]]] = []
     for eta in (0.0, 1.0):
         name = f"`random_size`, η = {eta:g}, at most {MOST}"
 
         def negative(gamma: float, eta: float = eta) -> Law:
             return NegativeBinomialRuns(eta=eta, gamma=gamma)
 
-        kinds.append((name, lambda mean, name=name, law=negative: Lemma.of_mean(name, law, mean, (0.002, 0.9))))
+        lemmas.append((name, lambda mean, name=name, law=negative: Lemma.of_mean(name, law, mean, (0.002, 0.9))))
     name = f"`random_size`, Poisson, at most {MOST}"
-    kinds.append((name, lambda mean: Lemma.of_mean(name, lambda m: PoissonLaw(mean=m), mean, (1.0, 20.0))))
+    lemmas.append((name, lambda mean, name=name: Lemma.of_mean(name, lambda m: PoissonLaw(mean=m), mean, (1.0, 20.0))))
+    kinds += lemmas
+    logarithmic = lemmas[0][1]
+    for share in SHARES:
+        name = f"Koskela & Kulkarni, tuning on {share:g} of the records, η = 0"
+        kinds.append((name, lambda mean, share=share: OnSubset(logarithmic(mean), share)))
+    for ratio in RATIOS:
+        name = f"DP-hyPO, densities within {ratio:g}, η = 0"
+        kinds.append((name, lambda mean, ratio=ratio: Adaptive(logarithmic(mean), ratio)))
     for name, make in kinds:
         for where in ("best order", "the filter's order"):
             left = []
             for total in TOTALS:
-                orders = ORDERS if where == "best order" else np.array([choose_order(total, DELTA, RECORDS)])
-                mu = affordable(make(7.0), total, orders)
+                runs_made = make(7.0)
+                every = HALF_ORDERS if isinstance(runs_made, OnSubset) else ORDERS
+                orders = every if where == "best order" else np.array([choose_order(total, DELTA, RECORDS)])
+                mu = affordable(runs_made, total, orders)
                 left.append(epsilon_from_mu(math.sqrt(max(mu**2 - SCORE_MU**2, 0.0)), DELTA) if mu > SCORE_MU else 0.0)
             rows.append((f"{name}, {where}", 7.0, left))
     table = [f"| {name} | {runs:g} | " + " | ".join(f"{each:.3f}" for each in left) + " |" for name, runs, left in rows]
     seen = revealed(TruncatedNegativeBinomial.of_mean(0.0, MEAN), RESPONSE, ORDER)
-    best = max(left[0] for name, _, left in rows if "best order" in name and "random_size" not in name)
-    verdict = f"At a total of 1 the best selection leaves {best:.3f}; linear scaling {studies[0]:.3f}."
+    best = max(left[0] for name, _, left in rows if "best order" in name and name.startswith("Papernot"))
+    verdict = f"At a total of 1 Papernot & Steinke's prices leave at most {best:.3f}; linear scaling {studies[0]:.3f}."
     REPORT.write_text(
         TEXT.format(
             score=SCORE_MU,

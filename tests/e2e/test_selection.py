@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +18,7 @@ from scrimp import recompute
 from scrimp.client import Client
 from tests.e2e.conftest import Service, csv_spec, job_of, seed_of, until, write_csv
 
+ROOT = Path(__file__).resolve().parents[2]
 HPO: dict[str, Any] = {
     "strategy": "random_size",
     "distribution": {"kind": "negative_binomial", "eta": 0.0, "gamma": 0.1},
@@ -158,3 +161,13 @@ def certified(service: Service, job: str) -> dict[str, Any]:
     until(lambda: "certificate" in service.get(f"/v1/jobs/{job}/certificate"))
     document: dict[str, Any] = service.get(f"/v1/jobs/{job}/certificate")
     return document
+
+
+def test_the_example_of_three_methods_runs_as_it_says(service: Service) -> None:
+    url, key = f"http://127.0.0.1:{service.port}", (service.home / "admin.key").read_text().strip()
+    public_key = (service.home / "signing_key.pub").read_text().strip()
+    line = [sys.executable, str(ROOT / "examples" / "methods.py"), url, key, public_key]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for method in ("DP-ZO", "DPAdamWOSM", "best of a secret number of runs"):
+        assert f"{method}: accuracy " in ran.stdout
