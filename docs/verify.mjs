@@ -141,7 +141,7 @@ function seenAt({ origin, entries, own }, witnesses, notes) {
 }
 
 // The proofs of when something was signed.
-const datesOf = ({ "--dated": files }) => files.map((each) => JSON.parse(readFileSync(each, "utf8"))).map(({ checkpoint, entry, path }) => ({ note: noteOf(checkpoint), entry, path }));
+const datesOf = ({ "--dated": files }) => files.map((each) => JSON.parse(readFileSync(each, "utf8"))).flatMap((each) => each.dates ?? [each]).map(({ checkpoint, entry, path }) => ({ note: noteOf(checkpoint), entry, path }));
 
 // When a witness first cosigned a checkpoint with an envelope's signature, in milliseconds since 1970; Infinity: no proof says.
 function datedAt({ payload, payloadType, signatures }, publicKey, dates, witnesses) {

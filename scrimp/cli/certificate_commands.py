@@ -115,25 +115,37 @@ def date(
     session: Session,
     signed: Annotated[
         str,
-        typer.Argument(help="A job's id, or a file: a certificate, an envelope, a statement, an egress's manifest."),
+        typer.Argument(help="A job's id; a file: a certificate, an envelope, a statement; or an egress's folder."),
     ],
     to: Annotated[Path, typer.Option(help="Write the proof to this file: what --dated takes.")],
 ) -> None:
     """Fetch the proof that the service's witnesses saw a signature: for the day on which its key is revoked.
 
-    Keep it beside what was signed. Exit code 1 if no log has the signature, or has it in a moment.
+    Keep it beside what was signed. Of an egress: the proofs of its manifest, statement and certificate. Exit code 1 if
+    no log has the signature, or has it in a moment.
     """
-    path = Path(signed)
-    document = read_json(path) if path.is_file() else document_of(session, signed)
-    envelope = document if "payload" in document else document.get("envelope") or document.get("terms") or {}
     try:
-        dated = session.client.signature_date(digest_of(envelope))
+        envelopes = [_envelope_in(each) for each in _signed_documents(session, Path(signed), signed)]
+        dates = [session.client.signature_date(digest_of(each)) for each in envelopes]
     except NotProven as error:
         raise typer.BadParameter(f"{signed}: {error}") from None
-    written(to, (json.dumps(dated.model_dump(mode="json"), indent=1) + "\n").encode())
-    seen = len(Note.parse(dated.checkpoint).signatures) - 1
+    documents = [each.model_dump(mode="json") for each in dates]
+    document = {"dates": documents} if Path(signed).is_dir() else documents[0]
+    written(to, (json.dumps(document, indent=1) + "\n").encode())
+    seen = min(len(Note.parse(each.checkpoint).signatures) - 1 for each in dates)
     message = f"{to}: {seen} cosignatures" + ("" if seen else "; no witness has seen it yet: ask again later")
-    session.result(dated, lambda: session.console.print(message, soft_wrap=True, highlight=False))
+    session.result(document, lambda: session.console.print(message, soft_wrap=True, highlight=False))
+
+
+def _signed_documents(session: Session, path: Path, job: str) -> list[dict[str, Any]]:
+    """What a file, an egress's folder or a job has that is signed."""
+    if path.is_dir():
+        return [read_json(path / name) for name in ("manifest.json", "statement.json", "certificate.json")]
+    return [read_json(path) if path.is_file() else document_of(session, job)]
+
+
+def _envelope_in(document: dict[str, Any]) -> dict[str, Any]:
+    return document if "payload" in document else document.get("envelope") or document.get("terms") or {}
 
 
 @command(app, "recompute")

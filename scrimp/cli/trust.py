@@ -37,7 +37,7 @@ Dated = Annotated[
     list[Path] | None,
     typer.Option(
         help="Of a revoked key: the proof that --witness saw this signature before (scrimp certificates date); "
-        "repeat it for each signed document."
+        "repeat it for each signed document, or give an egress's file of all."
     ),
 ]
 
@@ -51,7 +51,7 @@ def trust_of(
     dated: list[Path] | None = None,
 ) -> Trust:
     """What the options say together."""
-    dates = tuple(_date_in(each) for each in dated or ())
+    dates = tuple(date for each in dated or () for date in _dates_in(each))
     seen = tuple(_witness(each) for each in witnesses or ())
     if (root is None) != (history is None):
         raise typer.BadParameter("--root and --history go together")
@@ -98,10 +98,11 @@ def _witness(text: str) -> Key:
     return key
 
 
-def _date_in(path: Path) -> Inclusion:
+def _dates_in(path: Path) -> list[Inclusion]:
+    document = read_json(path)
     try:
-        return Inclusion.of(read_json(path))
-    except NotProven as error:
+        return [Inclusion.of(each) for each in document.get("dates", [document])]
+    except (NotProven, TypeError) as error:
         raise typer.BadParameter(f"--dated {path}: {error}") from None
 
 

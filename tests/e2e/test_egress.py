@@ -73,6 +73,11 @@ def test_from_the_job_to_the_annex(service: Service, tmp_path: Path) -> None:
     annex = offline("dpia", str(folder), "--public-key", key)
     assert annex.exit_code == 0, annex.output
     assert fetched["egress"] in annex.stdout and "* [ ] 3. Consider consultation\n" in annex.stdout
+    dates = tmp_path / "dates.json"
+    until(lambda: scrimp("certificates", "date", str(folder), "--to", str(dates)).exit_code == 0)
+    assert len(json.loads(dates.read_text())["dates"]) == 3
+    dated = offline("verify-egress", str(folder), "--public-key", key, "--dated", str(dates))
+    assert dated.exit_code == 0, dated.output
     (folder / "page.html").write_text("changed")
     assert offline("verify-egress", str(folder), "--public-key", key).exit_code == 1
     assert offline("dpia", str(folder), "--public-key", key).exit_code == 1

@@ -159,6 +159,25 @@ def test_a_revoked_key_needs_a_witness_of_before(files: Files, read: Read, tmp_p
         assert problem is None or (problem in said and "a disk was stolen" in said)
 
 
+def test_one_file_has_the_dates_of_all_that_an_egress_has(files: Files, read: Read, tmp_path: Path) -> None:
+    """What `scrimp certificates date FOLDER` writes."""
+    since = datetime.now(UTC) + HOUR
+    known = files.history(-2 * HOUR).revoked(files.key, since, since - HOUR, "a disk was stolen")
+    documents = [json.loads(Path(each).read_text()) for each in files.dates[1::2]]
+    for proofs, code in ((documents, 0), ([], 2)):
+        path = written(tmp_path, "dates.json", {"dates": proofs})
+        words = ("--witness", str(files.witness.key), "--dated", str(path))
+        status, said = read(*kept(tmp_path, known), *words)
+        assert status == code, said
+
+
+@pytest.mark.parametrize("document", [{"dates": 7}, {"dates": [7]}, {"dates": [{}]}, {}])
+def test_a_file_that_is_no_date_is_a_usage_error(files: Files, tmp_path: Path, document: Any) -> None:
+    path = written(tmp_path, "dates.json", document)
+    status, said = command("verify-egress", files.egress, *kept(tmp_path, files.history()), "--dated", path)
+    assert status == 2 and "--dated" in said, said
+
+
 def test_a_witness_that_is_named_must_have_cosigned(files: Files, read: Read, tmp_path: Path) -> None:
     stranger = Witness(tmp_path / "state", "witness.example.org/w2", Ed25519PrivateKey.generate(), [])
     status, said = read(*kept(tmp_path, files.history()), "--witness", str(stranger.key))
