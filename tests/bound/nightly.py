@@ -101,9 +101,9 @@ def _page(found: list[Found], measured: str) -> str:
     lines = [
         "# How far one unit moves what is released",
         "",
-        f"{measured} Weights have a gain of 30. The worst |S − S′| over neighbours, on 1 and 2 threads: in parts of C for "
-        "sums of clipped gradients, and of the sensitivity for scores (accuracy, loss, ranking). The noise is scaled by "
-        f"what is paid for, of scores 1 + {ROUNDED - 1:.1e}.",
+        f"{measured} Weights have a gain of 30. The worst |S − S′| over neighbours, on {THREADS[0]} and {THREADS[1]} "
+        "threads: in parts of C for sums of clipped gradients, and of the sensitivity for scores (accuracy, loss, "
+        f"ranking). The noise is scaled by what is paid for, of scores 1 + {ROUNDED - 1:.1e}.",
         "",
         f"**{len(found) - len(broken)} of {len(found)} hold.**",
         "",
