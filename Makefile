@@ -21,7 +21,7 @@ help:
 	@echo "make nightly runs $(NIGHTLY):"
 	@echo "             long runs, each with a dated report (nightly-chaos, nightly-machine: SECONDS=, SEED=; nightly-mutation, nightly-writes: SECONDS=)"
 	@echo "make docs    builds the documentation site into build/site"
-	@echo "make openapi writes docs/openapi.json, docs/api.md, the table of docs/leaves.md, and the client's typed specifications"
+	@echo "make openapi writes docs/openapi.json, the generated pages of docs/, and the client's typed specifications"
 	@echo "make wheel   builds dist/scrimp_client-*.whl, and dist/scrimp-*.whl for every Linux since 2014 with the noise step"
 	@echo "make notebooks  stores the outputs of the notebooks in examples/"
 	@echo "make graph   measures and draws the import graph, for docs/architecture.md"

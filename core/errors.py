@@ -56,7 +56,7 @@ ConflictCode = Literal[
 ]
 
 # What each of them means, and what to do: docs/errors.md is written from it.
-CONFLICTS: dict[ConflictCode, tuple[str, str]] = {
+CONFLICTS: dict[str, tuple[str, str]] = {
     "artifact-damaged": ("A model file on disk differs from the recorded one.", "Restore the file from a backup."),
     "budget-too-low": (
         "The budget's new size is below what it has spent and held.",

@@ -169,7 +169,10 @@ class DpSgd(OptimizerSettings):
 
 
 class DpAdam(OptimizerSettings):
-    """θ ← θ − η m̂ / (√v̂ + γ), with γ = `eps`."""
+    """m ← β₁ m + (1−β₁) g̃, v ← β₂ v + (1−β₂) g̃², θ ← θ − η m̂ / (√v̂ + γ), with γ = `eps`.
+
+    m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ).
+    """
 
     kind: Literal["dp_adam"] = "dp_adam"
     betas: tuple[Average, Average] = (0.9, 0.999)
@@ -181,8 +184,8 @@ class DpAdam(OptimizerSettings):
 
 
 class DpAdamBc(OptimizerSettings):
-    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes the standard deviation of the
-    noise in v̂."""
+    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), with DP-Adam's moments, Φ = (σC/L)², γ′ = `eps_root`; null takes the standard
+    deviation of the noise in v̂."""
 
     kind: Literal["dp_adambc"] = "dp_adambc"
     betas: tuple[Average, Average] = (0.9, 0.999)
@@ -194,7 +197,10 @@ class DpAdamBc(OptimizerSettings):
 
 
 class DpAdamWosm(OptimizerSettings):
-    """θ ← θ − η m̂ / (σC/L + γ), with γ = `eps`: Adam's second moment is the noise that it converges to."""
+    """m ← β m + (1−β) g̃, θ ← θ − η m̂ / (σC/L + γ), with m̂ = m/(1−βᵗ), γ = `eps`.
+
+    Adam's second moment is the noise that it converges to.
+    """
 
     kind: Literal["dp_adamwosm"] = "dp_adamwosm"
     beta: Average = 0.9

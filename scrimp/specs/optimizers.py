@@ -143,7 +143,10 @@ class DpAdaGrad(Spec):
 
 
 class DpAdam(Spec):
-    """θ ← θ − η m̂ / (√v̂ + γ), with γ = `eps`."""
+    """m ← β₁ m + (1−β₁) g̃, v ← β₂ v + (1−β₂) g̃², θ ← θ − η m̂ / (√v̂ + γ), with γ = `eps`.
+
+    m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ).
+    """
 
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1000000.0)] = 0.0
@@ -158,8 +161,8 @@ class DpAdam(Spec):
 
 
 class DpAdamBc(Spec):
-    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), Φ = (σC/L)², with γ′ = `eps_root`; null takes the standard deviation of the
-    noise in v̂.
+    """θ ← θ − η m̂ / √max(v̂ − Φ, γ′), with DP-Adam's moments, Φ = (σC/L)², γ′ = `eps_root`; null takes the standard
+    deviation of the noise in v̂.
     """
 
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
@@ -175,7 +178,10 @@ class DpAdamBc(Spec):
 
 
 class DpAdamWosm(Spec):
-    """θ ← θ − η m̂ / (σC/L + γ), with γ = `eps`: Adam's second moment is the noise that it converges to."""
+    """m ← β m + (1−β) g̃, θ ← θ − η m̂ / (σC/L + γ), with m̂ = m/(1−βᵗ), γ = `eps`.
+
+    Adam's second moment is the noise that it converges to.
+    """
 
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1000000.0)] = 0.0
