@@ -165,7 +165,7 @@ def test_a_job_whose_turn_it_is_waits_in_the_queue_while_machines_are_in_use(
 @pytest.mark.slow
 def test_a_cancel_frees_the_machines(service: Service, machines: Machines, dataset: str) -> None:
     running = submit(service, job(dataset, 3, steps=20_000))
-    until(lambda: progress(service, running) > 5)
+    until(lambda: events(service, running, "ready"))  # all ranks have computed the same by then
     assert machines.ask("groups") == "1"
     with service.client() as client:
         client.cancel(running)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from scripts.ray_machines import Machines
@@ -90,8 +91,9 @@ def test_whatever_ends_a_job_frees_its_gpus(service: Service, machines: Machines
         client.resume(running)
         until(lambda: len(events(service, running, "ready")) == 3)
         for each in service.descendants():
-            if "worker.celery_app" in each.cmdline():
-                each.terminate()
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if "worker.celery_app" in each.cmdline():
+                    each.terminate()
         until(lambda: len(events(service, running, "ready")) == 4)
         assert machines.ask("groups") == "1"
         client.cancel(running)

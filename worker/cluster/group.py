@@ -139,7 +139,7 @@ class Cluster:
         return False
 
     def give_up(self) -> None:
-        """Gives back what was granted. Returns once Ray says that it is free, as who looks sooner would find too little;
+        """Gives back what was granted. Returns once Ray says that it is free, or who looks next would find too little;
         or after `RETURN_S`, as another driver may have taken it."""
         granted, self._granted = self._granted, None
         if granted is None:
