@@ -341,7 +341,10 @@ def _reject_lost(db: Database, settings: Settings) -> None:
     """Ends registrations that nobody reads any more: their files were on a machine, or a volume, that is gone."""
     oldest = now() - timedelta(hours=settings.upload_kept_hours, seconds=settings.read_time_s)
     idle = or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
-    visible = false() if settings.object_store else READ.volume.is_not_distinct_from(volume.of(settings))
+    local = volume.of(settings)
+    if local is None and not settings.object_store:  # this process sees no files: it cannot tell
+        return
+    visible = false() if settings.object_store else READ.volume.is_not_distinct_from(local)
     old = select(READ).where(READ.state == "reading", READ.created_at < oldest, idle, ~visible)
     with db.read() as session:
         lost = session.scalars(old).all()

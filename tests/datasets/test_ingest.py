@@ -159,6 +159,8 @@ def test_a_registration_whose_volume_is_lost_is_rejected_in_the_end(api: Api) ->
     assert state(api, made) == "reading"
     with api.db.write() as session:
         session.get_one(DatasetReading, made).created_at = now() - timedelta(days=3)
+    readings.sweep(api.db, mounted(api, "blind"))
+    assert state(api, made) == "reading", "a process that sees no files cannot tell"
     readings.sweep(api.db, api.settings)
     assert state(api, made) == "rejected"
 
