@@ -137,7 +137,9 @@ def among_found(session: Session, job_ids: Select[str], *, lasting: bool) -> Col
         count = session.scalar(select(func.count()).select_from(job_ids.limit(FEW + 1).subquery())) or 0
         if count > FEW:
             (column,) = job_ids.selected_columns
-            return job_ids.order_by(None).where(column == Job.id).correlate(Job).exists()
+            # The job's time, too: with its whole index a tag's row is one step, by the tag alone it is all its jobs.
+            same = (column == Job.id, column.table.c.created_at == Job.created_at)
+            return job_ids.order_by(None).where(*same).correlate(Job).exists()
     elif not lasting:
         return Job.id.in_(ids) if ids else false()
     return Job.id.in_(job_ids.order_by(None))
