@@ -14,7 +14,7 @@ from core.contracts.dataset_spec import DatasetSpec
 from core.privacy import events, pld
 from core.privacy.slot_numbers import default_slots
 from scrimp.audit.audit_statistics import Claim, Finding, Guesses, examine_guesses, lower_bound
-from scrimp.audit.audited_kinds import KINDS
+from scrimp.audit.audited_kinds import KINDS, Kind
 from scrimp.audit.claimed_curve import claim_of
 from scrimp.audit.planting import DECLARED_NEIGHBOURS, FEATURES, OTHERS, plant_neighbours
 from scrimp.audit.released import NETWORK_TENSORS, output_at
@@ -24,10 +24,9 @@ from tests.e2e.faulty_attempt import in_order
 from tests.worker.support import Supervisor, keys_of, plan_of, records, run_direct, start_of
 from worker.noise.secret_places import RandomOrder
 
-KIND = next(kind for kind in KINDS if kind.name == "network")
+KIND, SLOPES = (next(kind for kind in KINDS if kind.name == name) for name in ("network", "network dp_zo"))
 LEVEL = 1e-3 / 72  # of a quick run
 DELTA = 1e-5
-EVENT = events.noisy_sums(KIND.sample_rate, KIND.noise_multiplier, KIND.steps)
 SLOTS = default_slots(DECLARED_NEIGHBOURS)
 SHAPE = {
     "records_train": DECLARED_NEIGHBOURS,
@@ -44,26 +43,27 @@ def tables(folder: Path, seed: int = 0) -> list[NDArray[np.float64]]:
     return [np.loadtxt(each.file, delimiter=",", skiprows=1) for each in pair]
 
 
-def certified() -> tuple[float, Claim]:
+def certified(kind: Kind = KIND) -> tuple[float, Claim]:
     """ε and the claim, as the certificate of such a job states them."""
-    epsilon = pld.epsilon(EVENT, DELTA)
-    return epsilon, claim_of(EVENT.model_dump(mode="json"), epsilon, DELTA)
+    event = events.noisy_sums(kind.sample_rate, kind.noise_multiplier, kind.steps)
+    epsilon = pld.epsilon(event, DELTA)
+    return epsilon, claim_of(event.model_dump(mode="json"), epsilon, DELTA)
 
 
-def audited(folder: Path, *, by_place: bool) -> tuple[Guesses, Finding]:
+def audited(folder: Path, *, by_place: bool, kind: Kind = KIND) -> tuple[Guesses, Finding]:
     """The audit of attempts in this process."""
     truth, guesses = np.random.default_rng(11).random(FEWEST_GUESSES) < 0.5, []
     data = tables(folder)
     pair = [records(table[:, :-1].astype(np.float32), table[:, -1]) for table in data]
-    start = start_of(job_spec(KIND, "ds_1", DECLARED_NEIGHBOURS), SHAPE)
+    start = start_of(job_spec(kind, "ds_1", DECLARED_NEIGHBOURS), SHAPE)
     with ByPlace(plan_of(start).numerics.rows_per_pass) if by_place else nullcontext():
         for number, present in enumerate(truth):
             segment = {"from_step": 1, **keys_of(f"job {number}"), "recorded": []}
             outcome, _ = run_direct(Supervisor(start, [segment]), pair[int(present)], None)
-            assert outcome.steps == KIND.steps
+            assert outcome.steps == kind.steps
             tensors = {name: outcome.parameters[name].double().numpy().ravel() for name in NETWORK_TENSORS}
             guesses.append(output_at(data[0][0, :-1], tensors) < 0.0)
-    finding = examine_guesses(np.array(guesses), truth, certified()[1], LEVEL)
+    finding = examine_guesses(np.array(guesses), truth, certified(kind)[1], LEVEL)
     assert finding.guesses is not None
     return finding.guesses, finding
 
@@ -93,12 +93,13 @@ def test_records_in_rows_of_their_own_reveal_nobody(tmp_path: Path, by_place: bo
     assert finding.stands and stats.binomtest(guesses.right, guesses.trials).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("kind", [KIND, SLOPES], ids=lambda kind: kind.name)
 def test_packed_records_are_found_where_kernels_tell_places_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
     monkeypatch.setattr(RandomOrder, "of", in_order)
-    guesses, finding = audited(tmp_path, by_place=True)
-    assert not finding.stands and guesses.epsilon(DELTA) > certified()[0]
+    guesses, finding = audited(tmp_path, by_place=True, kind=kind)
+    assert not finding.stands and guesses.epsilon(DELTA) > certified(kind)[0]
 
 
 def test_an_accuracy_becomes_an_epsilon() -> None:

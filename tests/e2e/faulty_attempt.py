@@ -93,6 +93,7 @@ def a_reader_too_many() -> None:
 FAULTS = {
     "a-reader-too-many": a_reader_too_many,
     "less-noise": partial(noise_times, 0.8),
+    "half-noise": partial(noise_times, 0.5),
     "hardly-any-noise": partial(noise_times, 0.01),
     "shared-noise": shared_noise,
     "twice-the-clip": twice_the_clip,
