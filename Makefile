@@ -98,6 +98,7 @@ nightly-machine: .venv/.dev
 
 nightly-writes: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.writes.nightly --seconds $(or $(SECONDS),3000)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.writes.on_postgres --cases 40
 
 nightly-mutation: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation.nightly --seconds $(or $(SECONDS),3000)

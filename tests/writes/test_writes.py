@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.by_night import but
 from tests.writes.campaign import Bench, Outcome, bench, judge, overspent
 from tests.writes.library import KINDS, Fault, Map, library
 from tests.writes.nightly import Journal, cases, text
+from tests.writes.on_postgres import ServerBench, server_bench
 
 # Four operations below a home: a new file, a sync, another write in place, a rename. It tells what it saw.
 PROGRAM = """
@@ -233,3 +235,22 @@ def test_a_fault_at_a_write_overspends_nothing(benches: Bench, history: str, fau
     outcome = benches.run(history, fault)
     assert outcome.hit is not None, "the fault was reached"
     assert outcome.faults == [], outcome
+
+
+@pytest.fixture(scope="module")
+def on_server() -> Iterator[ServerBench]:
+    with server_bench() as made:
+        if made is None:
+            pytest.skip("no C compiler, or no PostgreSQL, is here")
+        yield made
+
+
+@pytest.mark.parametrize(
+    "fault", but([Fault(20, "full"), Fault(30, "torn, dies"), Fault(40, "lost", 7)], lambda each: each.kind == "full")
+)
+def test_a_fault_at_a_write_of_postgresql_overspends_nothing(on_server: ServerBench, fault: Fault) -> None:
+    """It ends its processes and recovers by itself, or the machine dies."""
+    outcome = on_server.run(fault)
+    assert outcome.hit is not None and outcome.hit[1] == "PostgreSQL pg_wal"
+    assert outcome.faults == [], outcome
+    assert outcome.code == (0 if fault.kind == "full" else -9)
