@@ -16,20 +16,28 @@ from xdist.scheduler import LoadScopeScheduling
 DURATIONS = Path(__file__).with_name("durations.json")
 # They load transformers, which takes six seconds of processor time.
 LOADING = "tests/hf/"
-# Files of tests/e2e that share the service of a backing, and the backing of their tests that do not name one.
-SHARING = {f"tests/e2e/test_{file}.py": "sqlite" for file in ("audit", "blocks", "client", "devices", "events")}
-SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("language", "places", "sklearn", "slots")}
-SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("logs", "notebooks", "probe", "ratings", "reading")}
-SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("private_logs", "sequences", "serve", "spine")}
-SHARING |= {f"tests/e2e/test_{file}.py": "sqlite" for file in ("studies", "traces", "vision")}
-SHARING |= {f"tests/e2e/test_{file}.py": "postgres" for file in ("attacks", "audit_faults", "cluster", "outages")}
+# Of tests/e2e, files that start services of their own, and those whose tests are on the cluster unless they name a
+# backing. All others share one `scrimp serve`, on SQLite unless a test names another backing.
+WHOLE = "tests/e2e/"
+ALONE = {f"{WHOLE}test_{file}.py" for file in ("machines", "object_store", "ranks", "ray", "second_user", "token")}
+ALONE |= {f"{WHOLE}test_walk_through.py"}
+ON_POSTGRES = {f"{WHOLE}test_{file}.py" for file in ("attacks", "audit_faults", "cluster", "outages")}
 # Files that share something else: a fork server, which loads torch, a browser, and an S3 server.
-TOGETHER = {f"tests/lifecycle/test_{file}.py": "a fork server" for file in ("audited", "auditor", "sealed_jobs")}
+TOGETHER = {
+    f"tests/lifecycle/test_{file}.py": "a fork server" for file in ("audited", "auditor", "checkpoints", "sealed_jobs")
+}
 TOGETHER |= {
     f"tests/worker/test_{file}.py": "a fork server"
-    for file in ("canaries", "child", "fork_server", "joined", "mapped", "planted", "predicting", "preconditioned")
+    for file in ("canaries", "checkpoints", "child", "devices", "fork_server", "gpu", "joined", "mapped", "networks")
 }
-TOGETHER |= {f"tests/worker/test_{file}.py": "a fork server" for file in ("rank_processes", "sealed_parts", "users")}
+TOGETHER |= {
+    f"tests/worker/test_{file}.py": "a fork server"
+    for file in ("planted", "predicting", "preconditioned", "rank_processes", "sandbox", "sealed_parts", "selecting")
+}
+TOGETHER |= {
+    f"tests/{file}.py": "a fork server"
+    for file in ("jobs/test_hypothetical", "worker/test_slot_order", "worker/test_users", "worker/test_verdicts")
+}
 TOGETHER |= {
     f"tests/{file}.py": "an S3 server"
     for file in (
@@ -44,7 +52,10 @@ TOGETHER |= {
         "system/test_parts",
     )
 }
-TOGETHER |= {f"tests/dashboard/test_{file}.py": "a browser" for file in ("axe", "browser", "flows", "phone", "stream")}
+TOGETHER |= {
+    f"tests/dashboard/test_{file}.py": "a browser"
+    for file in ("axe", "browser", "flows", "manage", "phone", "register", "stream")
+}
 
 
 class BySharing(LoadScopeScheduling):
@@ -59,10 +70,10 @@ def scope(nodeid: str) -> str:
     file = file_of(nodeid)
     if file.startswith(LOADING):
         return LOADING
-    if file not in SHARING:
+    if file in ALONE or not file.startswith(WHOLE):
         return TOGETHER.get(file, file)
     backing = re.search(r"\[(?:.*-)?(sqlite|postgres)", nodeid)
-    return f"service on {backing[1] if backing else SHARING[file]}"
+    return f"service on {backing[1] if backing else 'postgres' if file in ON_POSTGRES else 'sqlite'}"
 
 
 def file_of(nodeid: str) -> str:

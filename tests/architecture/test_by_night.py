@@ -12,7 +12,7 @@ import pytest
 
 from tests import by_night
 from tests.by_night import OF_CERTIFICATES, ON_POSTGRES_BY_DAY, SWEEPS, cover
-from tests.spread import DURATIONS, SHARING, TOGETHER
+from tests.spread import ALONE, DURATIONS, ON_POSTGRES, TOGETHER
 from tests.stress.cost import SHORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,9 +22,24 @@ def test_every_sweep_and_place_exists() -> None:
     for sweep, every in SWEEPS.items():
         file, test = sweep.split("::")
         assert every > 1 and f"def {test}(" in (ROOT / file).read_text(), sweep
-    for place in (*ON_POSTGRES_BY_DAY, *OF_CERTIFICATES, *SHARING, *TOGETHER):
+    for place in (*ON_POSTGRES_BY_DAY, *OF_CERTIFICATES, *ALONE, *ON_POSTGRES, *TOGETHER):
         file, _, test = place.partition("::")
         assert (ROOT / file).exists() and (not test or f"def {test}" in (ROOT / file).read_text()), place
+
+
+# What makes something slow, and where its tests are.
+SLOW = {
+    "a fork server": (r"\brun_child\(|\bfork_server: ForkServer\b", ("jobs", "lifecycle", "worker")),
+    "a browser": (r"\bmark\.browser\b", ("dashboard",)),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_files_that_start_something_slow_share_it(name: str) -> None:
+    pattern, folders = SLOW[name]
+    files = [file for folder in folders for file in (ROOT / "tests" / folder).glob("test_*.py")]
+    starting = {str(file.relative_to(ROOT)) for file in files if re.search(pattern, file.read_text())}
+    assert starting and sorted(starting - {file for file, shared in TOGETHER.items() if shared == name}) == []
 
 
 @pytest.mark.every_case

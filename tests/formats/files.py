@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from app.formats.parse import parse
+from core.errors import InvalidRequest
 from core.parts.part_files import load_part
 from core.parts.stored_records import Csr, StoredPart
 
@@ -68,6 +70,15 @@ def write(path: Path, format: str, rows: Rows) -> Path:
         np.savez(path, x=x, y=np.array([row["y"] for row in rows]))
         path = path.with_name(path.name + ".npz") if path.suffix != ".npz" else path
     return path
+
+
+def refusal(folder: Path, document: dict[str, Any], content: bytes | str) -> InvalidRequest:
+    """Why a file of this content is no data set."""
+    path = folder / "d"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(folder, document, path)
+    return caught.value
 
 
 def parsed(

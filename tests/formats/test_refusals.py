@@ -12,18 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from core.errors import InvalidRequest
-from tests.formats.files import TEXT, number_rows, parsed, spec, write
+from tests.formats.files import TEXT, number_rows, parsed, refusal, spec, write
 
 CLASSES = {"classes": [0, 1]}
 TEXT_SPEC = {"features": TEXT, "classes": [0, 1]}
-
-
-def refusal(folder: Path, document: dict[str, Any], content: bytes | str) -> InvalidRequest:
-    path = folder / "d"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InvalidRequest) as caught:
-        parsed(folder, document, path)
-    return caught.value
 
 
 CSV_CELLS: list[tuple[str, dict[str, Any], str | bytes, str, str, int, str]] = [

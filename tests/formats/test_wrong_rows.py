@@ -27,18 +27,10 @@ from core.contracts.table import NumberColumn
 from core.errors import InvalidRequest
 from core.parts.columns import Coder, NumberCoder, UnusableCell, comma_number, json_number, text_number
 from core.parts.table_cells import CellCoder
-from tests.formats.files import TEXT, Rows, parsed, spec, write
+from tests.formats.files import TEXT, Rows, parsed, refusal, spec, write
 from tests.formats.test_streaming import file_of
 
 HEADED = "a,b,y\n"
-
-
-def refused(folder: Path, document: dict[str, Any], content: str | bytes) -> InvalidRequest:
-    path = folder / "d"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InvalidRequest) as caught:
-        parsed(folder, document, path)
-    return caught.value
 
 
 def told(error: InvalidRequest) -> list[tuple[int, str, str, str]]:
@@ -49,7 +41,7 @@ def told(error: InvalidRequest) -> list[tuple[int, str, str, str]]:
 
 def test_the_first_ten_cells_are_told_with_row_column_and_value(tmp_path: Path) -> None:
     rows = "".join(f"{'7l' if i % 3 == 0 else i},{'' if i % 5 == 0 else i},1\n" for i in range(1, 101))
-    error = refused(tmp_path, spec(), HEADED + rows)
+    error = refusal(tmp_path, spec(), HEADED + rows)
     assert told(error) == [
         (3, "a", "7l", "not a number"),
         (5, "b", "", "missing"),
@@ -74,7 +66,7 @@ def test_rows_are_records_whatever_lines_they_take(tmp_path: Path, monkeypatch: 
     document = spec(features={"kind": "text", "column": "t"}, classes=[0, 1])
     for held in (2**20, 3):
         monkeypatch.setattr(records_module, "HELD", held)
-        assert told(refused(tmp_path, document, text)) == [(4, "y", "7", "not a declared class")]
+        assert told(refusal(tmp_path, document, text)) == [(4, "y", "7", "not a declared class")]
         _, parts = parsed(tmp_path, document, write_text(tmp_path / "e", text.replace("bad,7", "good,1")))
         assert list(parts["train"].x.texts()) == ["two\nlines", "fine", 'a "quoted" one\r\n', "good"]  # type: ignore[union-attr]
 
@@ -87,14 +79,14 @@ def write_text(path: Path, text: str) -> Path:
 def test_a_stray_quote_joins_no_records(tmp_path: Path) -> None:
     """Arrow reads these three records as one: a quoted cell that ends in another record, and text behind it."""
     document = spec(features={"kind": "text", "column": "t"}, classes=[0, 1])
-    error = refused(tmp_path, document, 't,y\nfine,0\n"open,1\nfine,0\n"x",1\n')
+    error = refusal(tmp_path, document, 't,y\nfine,0\n"open,1\nfine,0\n"x",1\n')
     assert "a row has a quoted cell without an end, or with text behind its closing quote" in error.message
     assert [each["row"] for each in error.members["errors"] if "row" in each] == [2]
     assert parsed(tmp_path, document, write_text(tmp_path / "e", 't,y\n5" pipe,0\n'))[0]["counts"]["records"] == 1
 
 
 def test_long_and_odd_values_are_shortened(tmp_path: Path) -> None:
-    error = refused(tmp_path, spec(), HEADED.encode() + b"x" * 999 + b",\xff\xfe,1\n")
+    error = refusal(tmp_path, spec(), HEADED.encode() + b"x" * 999 + b",\xff\xfe,1\n")
     assert told(error) == [
         (1, "a", "x" * 40 + "…", "not a number"),
         (1, "b", "\\udcff\\udcfe", "not a number"),
@@ -134,14 +126,14 @@ def test_rows_with_other_cells_are_dropped_too_but_broken_quotes_are_not(tmp_pat
     )
     assert parts["train"].x.tolist() == [[1, 2], [4, 5]] and answer["counts"]["dropped"] == 3  # type: ignore[union-attr]
     assert answer["warnings"][0] == "3 rows that cannot be used are left out: column 'a': 1 not a number"
-    assert "quoted" in refused(tmp_path, spec() | rule, HEADED + '1,2,3\n1,"2,3\n').message
-    assert "holds no records that can be used" in refused(tmp_path, spec() | rule, HEADED + "x,2,3\n").message
+    assert "quoted" in refusal(tmp_path, spec() | rule, HEADED + '1,2,3\n1,"2,3\n').message
+    assert "holds no records that can be used" in refusal(tmp_path, spec() | rule, HEADED + "x,2,3\n").message
 
 
 def test_a_file_of_ragged_rows_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_file, "MOST_RAGGED", 20)
     monkeypatch.setattr(records_module, "HELD", 10)
-    error = refused(tmp_path, spec(), HEADED + "1,2\n" * 1000)
+    error = refusal(tmp_path, spec(), HEADED + "1,2\n" * 1000)
     found = re.search(r"(\d+) or more rows do not have", error.message)
     assert found is not None and 20 < int(found[1]) < 500
     assert [each["row"] for each in error.members["errors"] if "row" in each] == list(range(1, 11))
@@ -339,7 +331,7 @@ ROW_FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
 @pytest.mark.parametrize("case", ROW_FAULTS, ids=[case[0] for case in ROW_FAULTS])
 def test_no_text_but_a_row_s_own_entry_has_its_number_or_value(tmp_path: Path, case: tuple[Any, ...]) -> None:
     _, document, good, bad, place = case
-    error = refused(tmp_path, document, good + bad)
+    error = refusal(tmp_path, document, good + bad)
     rows = [each for each in error.members["errors"] if place in each]
     others = [error.message, *(each["detail"] for each in error.members["errors"] if place not in each)]
     assert [each[place] for each in rows] == [LAST] and f"{place} {LAST}" in rows[0]["detail"]

@@ -271,6 +271,7 @@ def apis(settings: Settings) -> Iterator[list[int]]:
         yield ports
 
 
+@pytest.mark.nightly  # by day two applications over one database: test_any_api_reports_the_requests_of_both
 def test_two_api_processes_report_the_whole(apis: list[int], settings: Settings, db: Database) -> None:
     admin = {"Authorization": f"Bearer {ensure_admin_key(db, settings).read_text().strip()}"}
     for port, times in zip(apis, (2, 5), strict=True):
