@@ -10,7 +10,7 @@ import pytest
 
 from app.db.database import Database
 from app.lifecycle.claims import Claim
-from app.lifecycle.queue import fair
+from app.lifecycle.claims import claim as claim_job
 from app.lifecycle.queue.crews import Member, place_of
 from tests.factories import add_dataset, add_key
 from tests.lifecycle.conftest import Submit
@@ -73,6 +73,6 @@ def test_a_claim_waits_for_the_one_that_takes_its_gpu(db: Database, add: Any) ->
         thread.start()
         thread.join(0.3)
         assert not seen, "it waits for the crew's rows"
-        assert fair.claim(session, gang, hands[0].presence.name, LEASE_S, "crew", place.free) is not None
+        assert claim_job(session, gang, hands[0].presence.name, LEASE_S, "crew", place.free) is not None
     thread.join(300)
     assert seen == [True]
