@@ -6,11 +6,17 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
+from numpy.typing import NDArray
+from scipy import special
 
 from benchmarks.selection import (
+    SCORE_MU,
+    Adaptive,
+    Lemma,
+    OnSubset,
     PoissonRuns,
     TruncatedNegativeBinomial,
     affordable,
@@ -65,3 +71,49 @@ def test_the_theorem_holds_for_randomized_response_and_only_if_k_is_hidden(eta: 
         assert found.hidden <= found.bound
         assert found.shown > found.bound
     assert revealed(runs, 1.0, 8.0).shown == math.inf
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_a_subset_of_one_run_costs_a_sampled_gaussian(share: float) -> None:
+    """dp_accounting's price for whole orders; the factor 3 of the opposite direction is all that is above it."""
+    orders, mu = [2, 4, 18], 0.5
+    accountant = RdpAccountant(orders)
+    accountant.compose(PoissonSampledDpEvent(share, GaussianDpEvent(1.0 / mu)))
+    for order, theirs in zip(orders, accountant._rdp, strict=True):
+        ours = OnSubset(Lemma("one run", (1,)), share).rdp(mu, order) - order * (mu**2 - SCORE_MU**2) / 2.0
+        assert theirs - 1e-9 <= ours <= theirs + math.log(3.0) / (order - 1) and (order > 2 or ours < theirs + 1e-4)
+
+
+def test_densities_that_do_not_move_cost_nothing() -> None:
+    blind = Lemma("three at most", (4, 2, 1))
+    for order in (2.0, 8.0, 32.0):
+        assert Adaptive(blind, 1.0).rdp(0.3, order) == pytest.approx(blind.rdp(0.3, order), rel=0.02)
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 4.0])
+def test_a_selection_that_follows_its_first_run_costs_at_most_the_price(mu: float) -> None:
+    """Exact sums: two settings, of which the first run's score makes one likelier for the others; K is at most 3."""
+    weights, ratio = (4, 2, 1), 1.5
+    mine, theirs = (_best_of_followers(weights, ratio, shift) for shift in (mu, 0.0))
+    for order in (2.0, 8.0):
+        price_of_both = Adaptive(Lemma("three at most", weights), ratio).rdp(mu, order)
+        for one, other in ((mine, theirs), (theirs, mine)):
+            logs = order * np.log(one) + (1.0 - order) * np.log(other)
+            assert 0.0 < np.logaddexp.reduce(logs) / (order - 1.0) <= price_of_both
+
+
+def _best_of_followers(weights: tuple[int, ...], ratio: float, shift: float) -> NDArray[np.float64]:
+    """The law of the best (score, setting): settings 0 and 1, scores N(setting/2 + shift, 1), in cells."""
+    cells = np.linspace(-4.0, 8.0, 61)
+    shares = np.array([np.diff(special.ndtr(np.r_[-np.inf, cells, np.inf] - at / 2.0 - shift)) for at in (0, 1)])
+    likelier = np.array([ratio, 1.0]) / (
+        ratio + 1.0
+    )  # densities of 2 ratio/(1 + ratio) and 2/(1 + ratio) times the base's
+    first = (0.5 * shares).T.ravel()  # by score, then by setting
+    below = np.cumsum([(each[:, None] * shares).T.ravel() for each in (likelier, likelier[::-1])], axis=1)
+    total = np.zeros(len(first))
+    for k, weight in enumerate(weights, 1):
+        for at, chance in enumerate(first):
+            others = below[int(at > len(first) // 2)]
+            total[at:] += weight / sum(weights) * chance * others[at:] ** (k - 1)
+    return np.diff(np.r_[0.0, total])
