@@ -48,8 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     on_loopback = [f"--node-ip-address={HERE}", f"--port={port}", "--include-dashboard=false"]
     started = [str(RAY), "start", "--head", "--block", f"--object-store-memory={STORE_BYTES}", *on_loopback]
     signals: list[int] = []
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, lambda number, _frame: signals.append(number))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: signals.append(received))
     ray = subprocess.Popen([*started, *arguments[:split]], env=env, start_new_session=True)
     try:
         if not _answers(ray, port, signals):
