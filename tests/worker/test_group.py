@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.db.database import Database
+from app.db.database import Database, TransactionOpen
 from app.lifecycle import claims
 from app.lifecycle.claims import give_back
 from app.lifecycle.queue.room import Need
@@ -153,6 +153,8 @@ def test_a_claim_that_fails_keeps_no_room(
     gpu = Device(kind="cuda", index=0, name="A GPU")
     for name, value in {"get_settings": settings, "_cluster": ours, "_device": gpu, "_presence": this}.items():
         monkeypatch.setattr(tasks, name, lambda value=value: value)
+    with db.write(), pytest.raises(TransactionOpen):
+        ours.ask(Need("cuda", 2, 2))
     for place in ((claims, "take"), (tasks, "wake")):
         with monkeypatch.context() as patch, pytest.raises(ConnectionError, match="no answer"):
             patch.setattr(*place, away)

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +23,7 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from app.db.database import require_no_transaction
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Gone
 from app.lifecycle.queue.room import Need
@@ -101,23 +102,23 @@ class Cluster:
     def most(self, kind: Kind) -> int:
         """How many ranks the cluster has room for when nothing else runs; none if this machine has no such device. GPUs
         count that are like this machine's."""
-        return self._ranks(kind, {node: each["Resources"] for node, each in self._able(kind).items()})
+        return self._ranks(kind, ((each["NodeID"], each["Resources"]) for each in self._able(kind)))
 
     def free(self, kind: Kind, share: int = 1) -> int:
         """How many ranks there was room for a moment ago, with so many processors or GPUs each; none if the first one
         had no room on this machine. GPUs count that are like this machine's."""
-        able = self._able(kind)
-        free = {node: each for node, each in available_resources_per_node().items() if node in able}
+        able = {each["NodeID"] for each in self._able(kind)}
+        free = ((node, each) for node, each in available_resources_per_node().items() if node in able)
         return self._ranks(kind, free, share)
 
-    def _able(self, kind: Kind) -> dict[str, Any]:
+    def _able(self, kind: Kind) -> list[Any]:
         """The machines that live, and whose devices are like this machine's."""
         nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         card = _card(nodes.get(self._node))
-        return {node: each for node, each in nodes.items() if kind == "cpu" or _card(each) == card}
+        return [each for each in nodes.values() if kind == "cpu" or _card(each) == card]
 
-    def _ranks(self, kind: Kind, resources: Mapping[str, Any], share: int = 1) -> int:
-        counts = {node: int(each.get(RESOURCE[kind], 0)) // share for node, each in resources.items()}
+    def _ranks(self, kind: Kind, resources: Iterable[tuple[str, Any]], share: int = 1) -> int:
+        counts = {node: int(each.get(RESOURCE[kind], 0)) // share for node, each in resources}
         return sum(counts.values()) if counts.get(self._node) else 0
 
     def granted(self, need: Need) -> int:
@@ -126,6 +127,7 @@ class Cluster:
 
     def ask(self, need: Need) -> bool:
         """See Grants.ask. Room of one that takes what is free is what was free a moment ago."""
+        require_no_transaction()
         self.give_up()
         try:
             free = self.free(need.kind)
