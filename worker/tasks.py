@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import ExitStack
 from functools import cache
 from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from app.lifecycle.claims import Claim
 from app.lifecycle.copies import LOOK_S, drop_deleted
 from app.lifecycle.marks import Marks
 from app.lifecycle.measures import ENDS, Measures
-from app.lifecycle.queue.fair import OWN_DEVICE, claim_next, size_that_waits
+from app.lifecycle.queue.fair import claim_next, size_that_waits
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.queue.room import Room, wake
 from app.lifecycle.states import notify
@@ -117,15 +118,16 @@ def _room() -> Room:
 def _claimed(db: Database, settings: Settings) -> Claim | None:
     """The next job in turn, if there is room for it."""
     cluster, heads, worker = _cluster(), Heads.of(settings), _presence().name
-    grants = OWN_DEVICE if cluster is None else cluster
-    claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), _room(), grants)
     if cluster is None:
-        return claimed
-    if claimed is not None:
-        with db.write() as session:
-            wake(session)  # there may be room for one more
-        return claimed
-    cluster.give_up()
+        return claim_next(db, heads, worker, settings.lease_s, _kinds(), _room())
+    with ExitStack() as unused:
+        unused.callback(cluster.give_up)
+        claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), _room(), cluster)
+        if claimed is not None:
+            with db.write() as session:
+                wake(session)  # there may be room for one more
+            unused.pop_all()  # the attempt uses what was granted
+            return claimed
     if (size := size_that_waits(db, cluster.free("cpu"), settings.worker_processes or 0)) is not None:
         cluster.grow(size)
     return None

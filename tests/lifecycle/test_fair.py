@@ -15,13 +15,14 @@ from sqlalchemy import event, update
 
 from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Job
-from app.db.trip import Trip
+from app.db.trip import Trip, round_trip
 from app.ledger.behind import record
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import claims
 from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.queue import fronts
 from app.lifecycle.queue.fair import Chosen, claim_next, fairest, size_that_waits
-from app.lifecycle.queue.fronts import Candidate
+from app.lifecycle.queue.fronts import Able, Candidate
 from app.lifecycle.queue.room import Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns
 from app.lifecycle.settle import settle, settlement_of
@@ -235,6 +236,26 @@ def test_a_job_that_another_worker_took_in_between_is_passed_over(
     assert held is not None and held.job_id == second
     with db.read() as session:
         assert session.get_one(Job, first).status == "queued"
+
+
+def test_a_claim_may_skip_thousands_of_jobs_and_data_sets(db: Database, submit: Submit) -> None:
+    """Jobs whose holds no witness has seen yet, say: SQLite nests a thousand conditions, and no more."""
+    behind, sound = add_dataset(db), add_dataset(db)
+    with db.write() as session:
+        key = add_key(session, "analyst")
+    passed, other, waits = submit(sound, key, "passed", **CHEAP), submit(sound, **CHEAP), submit(behind, **CHEAP)
+    able = Able(BOTH)
+    fronts._front.cache_clear()
+    for count in (1, 2, 3, 900, 1000, 1500, 2000):
+        skipped = [f"a job {number}" for number in range(count - 1)] + [passed]
+        data_sets = [f"a data set {number}" for number in range(count - 1)] + [behind]
+        with db.read() as session, round_trip(session.connection()) as trip:
+            reply = fronts.ask(trip, "w", 30.0, able, skipped, data_sets)
+        assert [each.job_id for each in reply.rows()] == [other], count
+    assert fronts._front.cache_info().currsize == 5, "for 1, 2, 4, 1024 and 2048"
+    with db.read() as session, round_trip(session.connection()) as trip:
+        reply = fronts.ask(trip, "w", 30.0, able)
+    assert {each.job_id for each in reply.rows()} == {passed, other, waits}
 
 
 def test_a_job_that_waits_after_a_crash_blocks_nobody(db: Database, submit: Submit) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def test_a_command_has_a_ray_of_its_own(how: str) -> None:
     # A command that is connected to Ray says in its own way that it was ended.
     assert status == 7 if how == "the command ends" else status not in (0, 7)
     until(lambda: not any(alive(each) for each in family))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["", "gcs_server"])
+def test_a_signal_while_ray_starts_ends_ray(name: str) -> None:
+    """It would otherwise be left behind: it has a session of its own."""
+    with begun("stays") as process:
+        beside = psutil.Process(process.pid)
+        until(lambda: any(name in each.name() for each in beside.children(recursive=True)))
+        started = beside.children()[0]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == 128 + signal.SIGTERM
+    until(lambda: not any(alive(each) and session_of(each) == started.pid for each in psutil.process_iter()))
+
+
+def session_of(process: psutil.Process) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getsid(process.pid)
+    return None
 
 
 def test_without_a_command_it_says_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:

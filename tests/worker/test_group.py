@@ -7,12 +7,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.db.database import Database, TransactionOpen
+from app.lifecycle import claims
+from app.lifecycle.claims import give_back
 from app.lifecycle.queue.room import Need
+from app.lifecycle.states import get_job
+from app.settings import Settings
+from core.contracts.devices import Device
 from core.errors import Unavailable
+from scripts.ray_machines import HERE
+from tests.lifecycle import conftest as lifecycle
+from tests.lifecycle.conftest import Submit
 from tests.processes import until
 from tests.worker.support import Supervisor, spec, start_of
 from tests.worker.test_devices import SHAPE
@@ -22,21 +32,29 @@ if find_spec("ray") is None:
     pytest.skip("Ray is not installed: pip install 'scrimp[ray]'", allow_module_level=True)
 
 import ray
+import ray.cluster_utils
 
+from worker import tasks
 from worker.attempt.rank_processes import PEER_GONE, exit_status
-from worker.cluster.group import Cluster, Group
+from worker.cluster.group import CARD, Cluster, Group
 from worker.cluster.links import LinksError
 from worker.cluster.node import CRASHED
 
 DIES = "its process dies"
+submit = lifecycle.submit
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    one = {"num_cpus": 1, "num_gpus": 2, "include_dashboard": False, "object_store_memory": 80 * 2**20}
-    ray.init(address="local", log_to_driver=False, **one)
+    """This process's machine, and one with other GPUs."""
+    plain = {"include_dashboard": False, "object_store_memory": 80 * 2**20, "node_ip_address": HERE}
+    here = {"num_cpus": 1, "num_gpus": 2, "labels": {CARD: "one"}}
+    machines = ray.cluster_utils.Cluster(initialize_head=True, head_node_args=plain | here)
+    machines.add_node(**plain, num_cpus=0, num_gpus=3, labels={CARD: "another"})
+    ray.init(address=machines.address, log_to_driver=False)
     yield
     ray.shutdown()
+    machines.shutdown()
 
 
 @pytest.mark.slow
@@ -104,6 +122,9 @@ def test_gpus_are_granted_whole_or_not_at_all_and_are_free_at_once_when_given_up
     ours, other, two, one = driver(), driver(), Need("cuda", 2, 2), Need("cuda", 1, 1)
     assert ours.most("cuda") == 2 and ours.ask(one) and (ours.granted(one), ours.granted(two)) == (1, 0)
     assert not other.ask(two) and other.granted(two) == 0
+    assert other.ask(Need("cuda", 1, 2)), "what is free of these GPUs, and not of the other machine's"
+    assert other._granted is not None and other._granted.ranks == 1
+    other.give_up()
     ours.give_up()
     assert other.ask(two) and other.granted(two) == 2
     assert not ours.ask(one)
@@ -121,6 +142,36 @@ def test_each_rank_has_a_gpu_of_its_own(cluster: None) -> None:
         placed = group.placed(Supervisor(start_of(spec(), SHAPE)).message())
     ours.give_up()
     assert (placed.device, placed.processes, sorted(placed.gpus), placed.threads) == ("cuda", 2, ["0", "1"], 3)
+
+
+@pytest.mark.slow
+def test_a_claim_that_fails_keeps_no_room(
+    cluster: None, db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away between the room and the claim: this driver may not be woken for long."""
+    job, ours, this = submit(runtime={"device": "cuda", "processes": 2}), driver(), SimpleNamespace(name="w")
+    gpu = Device(kind="cuda", index=0, name="A GPU")
+    for name, value in {"get_settings": settings, "_cluster": ours, "_device": gpu, "_presence": this}.items():
+        monkeypatch.setattr(tasks, name, lambda value=value: value)
+    with db.write(), pytest.raises(TransactionOpen):
+        ours.ask(Need("cuda", 2, 2))
+    for place in ((claims, "take"), (tasks, "wake")):
+        with monkeypatch.context() as patch, pytest.raises(ConnectionError, match="no answer"):
+            patch.setattr(*place, away)
+            tasks._claimed(db, settings)
+        assert ours._granted is None and until(lambda: ours.free("cuda") == 2)
+        with db.write() as session:
+            row = get_job(session, job, lock=True)
+            if row.status == "running":
+                give_back(session, row, "lapsed", 3)
+    held = tasks._claimed(db, settings)
+    assert held is not None and (held.job_id, held.ranks) == (job, 2)
+    assert ours._granted is not None and ours._granted.ranks == 2
+    ours.give_up()
+
+
+def away(*_: object) -> None:
+    raise ConnectionError("no answer")
 
 
 def driver() -> Cluster:

@@ -2,7 +2,7 @@
 
 `python -m worker.cluster.alone [OPTION OF ray start]... -- scrimp worker --devices cuda` starts Ray on loopback, with a
 token that nobody else has, and then the command with Ray's address as SCRIMP_RAY_ADDRESS. Whichever ends first ends the
-other; a signal to end goes to the command.
+other; a signal to end goes to the command, or ends Ray before there is one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sys
 import sysconfig
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from types import FrameType
 
 HERE = "127.0.0.2"  # Ray takes 127.0.0.1 for this machine's name in its network
 START_S, TICK_S, END_S = 300.0, 0.2, 60.0
@@ -47,30 +47,30 @@ def main(arguments: Sequence[str]) -> int:
     env = environment(f"{HERE}:{port}")
     on_loopback = [f"--node-ip-address={HERE}", f"--port={port}", "--include-dashboard=false"]
     started = [str(RAY), "start", "--head", "--block", f"--object-store-memory={STORE_BYTES}", *on_loopback]
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: signals.append(received))
     ray = subprocess.Popen([*started, *arguments[:split]], env=env, start_new_session=True)
     try:
-        if not _answers(ray, port):
-            return 1
+        if not _answers(ray, port, signals):
+            return 128 + signals[0] if signals else 1
         with subprocess.Popen(arguments[split + 1 :], env=env) as command:
-
-            def passed_on(number: int, _frame: FrameType | None) -> None:
-                command.send_signal(number)
-
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, passed_on)
-            while command.poll() is None and ray.poll() is None:
+            has_ray = True
+            while command.poll() is None:
+                if has_ray and ray.poll() is not None:
+                    has_ray = False
+                    signals.append(signal.SIGTERM)
+                while signals:
+                    command.send_signal(signals.pop(0))
                 time.sleep(TICK_S)
-            if command.poll() is None:
-                command.terminate()
-            status = command.wait()
-        return status if status >= 0 else 128 - status
+        return command.returncode if command.returncode >= 0 else 128 - command.returncode
     finally:
         _end(ray)
 
 
-def _answers(ray: subprocess.Popen[bytes], port: int) -> bool:
+def _answers(ray: subprocess.Popen[bytes], port: int, signals: Sequence[int]) -> bool:
     until = time.monotonic() + START_S
-    while ray.poll() is None and time.monotonic() < until:
+    while not signals and ray.poll() is None and time.monotonic() < until:
         try:
             socket.create_connection((HERE, port), timeout=1.0).close()
             return True
@@ -81,11 +81,11 @@ def _answers(ray: subprocess.Popen[bytes], port: int) -> bool:
 
 def _end(ray: subprocess.Popen[bytes]) -> None:
     ray.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         ray.wait(END_S)
-    except subprocess.TimeoutExpired:
+    with suppress(ProcessLookupError):  # none of its processes is left, most often
         os.killpg(ray.pid, signal.SIGKILL)
-        ray.wait()
+    ray.wait()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from app.db.database import require_no_transaction
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Gone
 from app.lifecycle.queue.room import Need
@@ -101,18 +102,24 @@ class Cluster:
     def most(self, kind: Kind) -> int:
         """How many ranks the cluster has room for when nothing else runs; none if this machine has no such device. GPUs
         count that are like this machine's."""
-        nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-        card = _card(nodes.get(self._node))
-        able = [each for each in nodes.values() if kind == "cpu" or _card(each) == card]
-        counts = {each["NodeID"]: int(each["Resources"].get(RESOURCE[kind], 0)) for each in able}
-        return sum(counts.values()) if counts.get(self._node) else 0
+        return self._ranks(kind, ((each["NodeID"], each["Resources"]) for each in self._able(kind)))
 
     def free(self, kind: Kind, share: int = 1) -> int:
         """How many ranks there was room for a moment ago, with so many processors or GPUs each; none if the first one
-        had no room on this machine."""
-        nodes = available_resources_per_node().items()
-        free = {node: int(resources.get(RESOURCE[kind], 0)) // share for node, resources in nodes}
-        return sum(free.values()) if free.get(self._node) else 0
+        had no room on this machine. GPUs count that are like this machine's."""
+        able = {each["NodeID"] for each in self._able(kind)}
+        free = ((node, each) for node, each in available_resources_per_node().items() if node in able)
+        return self._ranks(kind, free, share)
+
+    def _able(self, kind: Kind) -> list[Any]:
+        """The machines that live, and whose devices are like this machine's."""
+        nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+        card = _card(nodes.get(self._node))
+        return [each for each in nodes.values() if kind == "cpu" or _card(each) == card]
+
+    def _ranks(self, kind: Kind, resources: Iterable[tuple[str, Any]], share: int = 1) -> int:
+        counts = {node: int(each.get(RESOURCE[kind], 0)) // share for node, each in resources}
+        return sum(counts.values()) if counts.get(self._node) else 0
 
     def granted(self, need: Need) -> int:
         """See Grants.granted."""
@@ -120,6 +127,7 @@ class Cluster:
 
     def ask(self, need: Need) -> bool:
         """See Grants.ask. Room of one that takes what is free is what was free a moment ago."""
+        require_no_transaction()
         self.give_up()
         try:
             free = self.free(need.kind)
@@ -130,10 +138,13 @@ class Cluster:
             threads = need.threads or max(1, _processors() // ranks)
             reserved = {RESOURCE[need.kind]: float(self._share(ranks, threads) if need.kind == "cpu" else 1)}
             room = self._place(ranks, need.kind, reserved)
-            if room.wait(GRANT_S):
-                self._granted = Granted(need, room, ranks, reserved, threads)
-                return True
-            remove_placement_group(room)
+            try:
+                if room.wait(GRANT_S):
+                    self._granted = Granted(need, room, ranks, reserved, threads)
+                    return True
+            finally:
+                if self._granted is None:
+                    remove_placement_group(room)
         except RayError as error:
             logger.warning("the cluster cannot be asked for room: %s", type(error).__name__)
         return False
@@ -146,8 +157,10 @@ class Cluster:
             return
         with suppress(RayError):
             (name, amount), *_ = granted.reserved.items()
-            expected = _available(name) + amount * granted.ranks
-            remove_placement_group(granted.room)
+            try:
+                expected = _available(name) + amount * granted.ranks
+            finally:
+                remove_placement_group(granted.room)
             until = time.monotonic() + RETURN_S
             while _available(name) < expected and time.monotonic() < until:
                 time.sleep(POLL_S)

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
+    BindParameter,
     ColumnElement,
     Float,
     Integer,
@@ -142,9 +143,21 @@ def ask(
         passed: jobs to skip.
         behind: data sets whose jobs to skip.
     """
-    skipped = {f"passed_{n}": each for n, each in enumerate(passed)}
-    skipped |= {f"behind_{n}": each for n, each in enumerate(behind)}
-    return trip.send(_front(able, len(passed), len(behind)), {"worker": worker, "lease_s": lease_s} | skipped)
+    jobs, data_sets = _filled("passed", passed), _filled("behind", behind)
+    values = {"worker": worker, "lease_s": lease_s} | jobs | data_sets
+    return trip.send(_front(able, len(jobs), len(data_sets)), values)
+
+
+def _filled(name: str, ids: Collection[str]) -> dict[str, str]:
+    """A statement's parameters for some ids. The last fills up the next power of two, so that there are few statements
+    however many ids there are."""
+    listed = list(ids)
+    listed += listed[-1:] * ((1 << (len(listed) - 1).bit_length()) - len(listed))
+    return {f"{name}_{n}": each for n, each in enumerate(listed)}
+
+
+def _parameters(name: str, count: int) -> list[BindParameter[str]]:
+    return [bindparam(f"{name}_{n}", type_=String) for n in range(count)]
 
 
 def _among(column: ColumnElement[Any], *words: str) -> ColumnElement[bool]:
@@ -182,7 +195,7 @@ def _front(able: Able, passed: int, behind: int) -> Select[Any]:
     Args:
         passed, behind: how many jobs and data sets are skipped.
     """
-    skipped = [Job.id != bindparam(f"passed_{n}", type_=String) for n in range(passed)]
+    skipped = [Job.id.not_in(_parameters("passed", passed))] if passed else []
     # PostgreSQL takes plain conditions for rarely true, and would sort a whole line. Of a CASE it knows nothing.
     may = case((and_(IS_DUE, able.condition(), _of_release(), *skipped, ~_pays_on(behind)), true()), else_=false())
     first = (
@@ -266,5 +279,4 @@ def _pays_on(behind: int) -> ColumnElement[bool]:
     if not behind:
         return false()
     key = "hold:" + func.coalesce(Job.parent_id, Job.id)
-    of_one = (LedgerEntry.dataset_id == bindparam(f"behind_{n}", type_=String) for n in range(behind))
-    return exists().where(or_(*of_one), LedgerEntry.once == key)
+    return exists().where(LedgerEntry.dataset_id.in_(_parameters("behind", behind)), LedgerEntry.once == key)
