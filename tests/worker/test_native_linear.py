@@ -318,6 +318,21 @@ def test_a_query_has_the_same_bits_without_the_library(both: Any, sparse: bool, 
     assert torch.equal(count, counted)
 
 
+@pytest.mark.parametrize("rows", [4, 36, ROWS])
+@pytest.mark.parametrize("kept", [True, False])
+def test_factors_in_float32_are_added_in_float64(both: Any, kept: bool, rows: int) -> None:
+    """Read as float64 they were another sum, and half of it lay behind their end."""
+    labels, by = torch.zeros(rows, dtype=torch.int64), numbers(3, rows, dtype=torch.float32)
+
+    def adjoints() -> tuple[Tensor, Tensor]:
+        of: Any = SparseRecords(matrix(rows), labels)
+        (part,) = prepared(of, rows).passes(rows, torch.float64) if kept else of.passes(rows, torch.float64)
+        return part.records.adjoint(by), part.records.adjoint(by.double())
+
+    for narrow, wide in both(adjoints):
+        assert same(narrow, wide)
+
+
 def test_kept_passes_have_the_same_sum_up_to_rounding() -> None:
     of, made = records(True), engine(True)
     one, other = (made.private_sum(parameters(), batch) for batch in (of, prepared(of, ROWS)))

@@ -103,7 +103,7 @@ def test_factors_of_products(steps: Steps, shape: tuple[int, int, int], monkeypa
 
 @pytest.mark.parametrize("kind", ["flat", "automatic", "per_layer"])
 @pytest.mark.parametrize("parameters", [1, 2, 15, 16, 17, 40, 257, 300])
-@pytest.mark.parametrize("rows", [2, 3, 8, 12, 48, 67])
+@pytest.mark.parametrize("rows", [2, 3, 8, 12, 28, 48, 67])
 def test_clip_factors(
     steps: Steps, kind: ClippingKind, parameters: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

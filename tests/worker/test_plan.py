@@ -66,6 +66,19 @@ def test_a_private_job_that_an_earlier_release_admitted_is_superseded(arithmetic
         assert caught.value.code == "superseded"
 
 
+@pytest.mark.parametrize("rows", [64, 16])
+def test_a_job_keeps_the_passes_that_it_was_admitted_with(rows: int) -> None:
+    """Of as many rows as an earlier release chose, also on the grid and in what its noise pays."""
+    asked = spec(sampling=POISSON | {"expected_batch_size": 4}, model={"kind": "mlp", "hidden": [5]}, evaluation=None)
+    start = start_of(asked, SHAPE | {"records_train": 5000})
+    chosen = plan_of(start).numerics
+    admitted = chosen.model_copy(update={"rows_per_pass": rows, "sensitivity_slack": 1.01})
+    plan = plan_of(start | {"numerics": admitted.model_dump(mode="json")})
+    assert chosen.rows_per_pass != plan.numerics.rows_per_pass == plan.model.rows_per_pass == rows
+    assert chosen.rows_per_step is not None
+    assert plan.numerics == admitted.of_numbers(plan.model.numbers, chosen.rows_per_step, 1)
+
+
 def test_public_data_get_a_plan_without_noise() -> None:
     plan = plan_of(start_of(spec(privacy=None, sampling=POISSON, seed=3), SHAPE, public=True))
     assert plan.public and plan.sample_rate == 0.2 and plan.expected_batch_size == 16

@@ -223,7 +223,7 @@ class SparseRecords(Cuttable["SparseRecords"]):
         """See FeatureRecords.adjoint."""
         table = coefficients.T.contiguous()
         if self._on_cpu:
-            rows = self._entries()
+            rows, table = self._entries(), table.double()  # which the compiled parts read
             return self._transposed(rows).product(rows.scaled(table)) if self._keeps else rows.scattered(table)
         if self._backward is None:
             self._backward = _torch_csr(self._matrix.T.tocsr())
