@@ -28,7 +28,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, false,
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.datasets import volume
+from app.datasets import unit_files, volume
 from app.datasets.declaring import Declared
 from app.datasets.sources import Arrived, Source
 from app.datasets.storing import Block
@@ -277,10 +277,28 @@ def withdraw(db: Database, settings: Settings, caller: Caller, dataset: str) -> 
             return None
         audit.record(session, "dataset.withdrawn", row.id)
         session.expunge(row)
-    shutil.rmtree(folder_of(settings, row.id), ignore_errors=True)
-    # An attempt that died before its commit may have put the parts in their place already.
-    parts.of(settings).remove(row.id)
+    forget(settings, row.id)
     return row
+
+
+def forget(settings: Settings, dataset_id: str) -> None:
+    """Removes all files of a registration that will be no data set."""
+    shutil.rmtree(folder_of(settings, dataset_id), ignore_errors=True)
+    # An attempt that died before its commit may have put the parts in their place already.
+    parts.of(settings).remove(dataset_id)
+    unit_files.remove(settings, dataset_id)
+
+
+def clean_up(db: Database, settings: Settings, dataset_id: str) -> None:
+    """Removes what a process that lost its claim may have written after the registration's end."""
+    with db.read() as session:
+        if session.scalar(select(READ.state).where(READ.id == dataset_id)) == "reading":
+            return  # the next one needs the file, and removes the rest
+        is_stored = session.get(Dataset, dataset_id) is not None
+    if is_stored:
+        shutil.rmtree(folder_of(settings, dataset_id), ignore_errors=True)
+    else:
+        forget(settings, dataset_id)
 
 
 def find(session: Session, caller: Caller, dataset: str) -> DatasetReading | None:

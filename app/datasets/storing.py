@@ -52,11 +52,15 @@ class Block:
 
 
 @contextmanager
-def published(settings: Settings, dataset_id: str, content: Content) -> Iterator[Published]:
+def published(settings: Settings, dataset_id: str, content: Content, *, alone: bool = True) -> Iterator[Published]:
     """Publishes the parts and the units of a data set to be; within the block a transaction names them.
 
     Where the block ends in an error that is known to come before the commit, they are removed. After any other, such as
     a connection lost at the commit, a data set may have them.
+
+    Args:
+        alone: nobody else stores a data set with this id. Otherwise the units, which have no name of their own for each
+            publication, may be another one's, and stay.
 
     Raises:
         Unavailable: the bucket does not answer, or a part changed on this disk.
@@ -72,7 +76,8 @@ def published(settings: Settings, dataset_id: str, content: Content) -> Iterator
         yield places
     except (ServiceError, IntegrityError, OSError):
         part_store.withdraw(places)
-        unit_files.remove(settings, dataset_id)
+        if alone:
+            unit_files.remove(settings, dataset_id)
         raise
 
 
