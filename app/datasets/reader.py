@@ -16,11 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
-from app.datasets import readings, volume
+from app.datasets import arrivals, readings, volume
 from app.datasets.growth import Stale
 from app.datasets.parsing import Parsers
 from app.datasets.read_file import File
@@ -36,6 +37,7 @@ from core.errors import LimitError, ServiceError, StorageFull, Unavailable
 logger = logging.getLogger(__name__)
 POLL_S = 0.5
 JOIN_S = 5.0
+SWEEP_S = 600.0
 PASSES = 2  # a file is read for its records, and again for its hash
 
 
@@ -56,10 +58,12 @@ class Reader:
         self._read_now = Counter[str]()  # this process's threads, by the owner whose file each reads
 
     def start(self) -> None:
-        """Starts `max_readers` threads."""
+        """Starts `max_readers` threads, and one that removes what is left of files that arrived."""
         names = [f"reader-{number}" for number in range(self.settings.max_readers)]
         # No commit says that a dead reader's lease is over: the clock does.
         self._threads = [in_thread(name, self.run_once, self._stop, POLL_S, Changes(self.db)) for name in names]
+        sweep = partial(arrivals.sweep, self.db, self.settings)
+        self._threads.append(in_thread("arrivals", sweep, self._stop, SWEEP_S))
 
     def close(self) -> None:
         """Ends what is being read; another process, or the next start, reads it from the beginning."""

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, false, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
@@ -350,20 +350,21 @@ def sweep(db: Database, settings: Settings) -> None:
     _reject_lost(db, settings)
     with db.read() as session:
         needed = set(session.scalars(select(READ.id).where(READ.state == "reading")))
-    for folder in stale(settings.arrivals_root, KIND):
-        if folder.name not in needed:
-            shutil.rmtree(folder, ignore_errors=True)
+    for root in {settings.storage_root, settings.arrivals_root}:  # where the last release left them, too
+        for folder in stale(root, KIND):
+            if folder.name not in needed:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reject_lost(db: Database, settings: Settings) -> None:
     """Ends registrations that nobody reads any more: their files were on a machine, or a volume, that is gone."""
+    local = volume.of(settings)
+    if local is None:  # this process sees no files: it cannot tell
+        return
     oldest = now() - timedelta(hours=settings.upload_kept_hours, seconds=settings.read_time_s)
     idle = or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
-    local = volume.of(settings)
-    if local is None and not settings.object_store:  # this process sees no files: it cannot tell
-        return
-    visible = false() if settings.object_store else READ.volume.is_not_distinct_from(local)
-    old = select(READ).where(READ.state == "reading", READ.created_at < oldest, idle, ~visible)
+    unseen = READ.volume.is_distinct_from(local)
+    old = select(READ).where(READ.state == "reading", READ.created_at < oldest, idle, unseen)
     with db.read() as session:
         lost = session.scalars(old).all()
     gone = InvalidRequest.at("/file", "the machine that had the file is gone: register it again")

@@ -9,7 +9,7 @@ from typing import Any
 import obstore
 import pytest
 
-from app.datasets import quota, readings
+from app.datasets import quota, readings, volume
 from app.datasets.read_file import File
 from app.datasets.reader import Reader
 from app.db.models import Dataset, DatasetReading
@@ -82,6 +82,7 @@ def test_nothing_stays_of_an_attempt_that_died_where_the_next_one_refuses_the_fi
 def test_a_file_whose_machine_is_gone_is_rejected_in_the_end(api: Api) -> None:
     made = api.upload(spec()).json()
     there = elsewhere(api).settings
+    volume.ensure(there)
     readings.sweep(api.db, there)
     assert api.get(f"/v1/datasets/{made['id']}").json()["state"] == "reading"
     with api.db.write() as session:
