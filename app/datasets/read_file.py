@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from app.datasets import duplicates, growth, parsed, readings, repository, sources, storage
 from app.datasets.block_entry import enter, examine
 from app.datasets.growth import Changed, Stale
-from app.datasets.parsed import Content
 from app.datasets.parsing import Parsers
 from app.datasets.readings import Claimed, Lost
 from app.datasets.storing import Block, New, published, store
@@ -22,8 +21,6 @@ from app.ledger import behind
 from app.ledger.transparency.heads import Heads
 from app.sandbox.limited import Interrupted, Watch
 from app.settings import Settings
-from app.storage import parts
-from app.storage.parts import Published
 from core.contracts.blocks import BlockSpec
 from core.errors import InvalidRequest, Unavailable
 
@@ -60,7 +57,7 @@ class File:
         earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
         content = parsed.read(self.settings, self.parsers, claimed.spec, work, watch, earlier_hashes=earlier)
         new = New(claimed.id, claimed.owner_key, claimed.spec)
-        with self._published(content) as published_parts:
+        with published(self.settings, new.dataset_id, content, unclaimed=(Lost,)) as published_parts:
 
             def stored() -> None:
                 duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
@@ -69,16 +66,6 @@ class File:
 
             self._again(stored)
         return None
-
-    @contextmanager
-    def _published(self, content: Content) -> Iterator[Published]:
-        """Publishes what was read. Another process may have the claim by now, and have published the same."""
-        with published(self.settings, self.claimed.id, content, alone=False) as places:
-            try:
-                yield places
-            except Lost:
-                parts.of(self.settings).withdraw(places)
-                raise
 
     def _again(self, store: Callable[[], None]) -> None:
         """Stores what was read, again while something else is under way."""
@@ -111,7 +98,7 @@ class File:
         later = growth.after(self.db, self.settings, to, work)
         earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
         content = parsed.read(self.settings, self.parsers, new.spec, work, self.watch, later, earlier_hashes=earlier)
-        with self._published(content) as published_parts:
+        with published(self.settings, new.dataset_id, content, unclaimed=(Lost,)) as published_parts:
 
             def stored() -> None:
                 """Compares the block with the data set as it is now, which it was read under the declaration of."""

@@ -28,7 +28,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, 
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.datasets import unit_files, volume
+from app.datasets import storing, volume
 from app.datasets.declaring import Declared
 from app.datasets.sources import Arrived, Source
 from app.datasets.storing import Block
@@ -40,7 +40,6 @@ from app.formats.row_faults import without_value
 from app.grants.service import NO_SUCH_DATASET
 from app.keys.service import Caller
 from app.settings import Settings
-from app.storage import parts
 from app.storage.folder import stale
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.stored_documents import ReadingOutcome
@@ -285,8 +284,7 @@ def forget(settings: Settings, dataset_id: str) -> None:
     """Removes all files of a registration that will be no data set."""
     shutil.rmtree(folder_of(settings, dataset_id), ignore_errors=True)
     # An attempt that died before its commit may have put the parts in their place already.
-    parts.of(settings).remove(dataset_id)
-    unit_files.remove(settings, dataset_id)
+    storing.remove(settings, dataset_id)
 
 
 def clean_up(db: Database, settings: Settings, dataset_id: str) -> None:
