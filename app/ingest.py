@@ -41,7 +41,11 @@ def check(db: Database, settings: Settings) -> str:
             load_secrets(settings, name)
     except ServiceError as error:
         raise UnfitError(error.message) from None
-    root, at = settings.arrivals_root, volume.of(settings)
+    root = settings.arrivals_root
+    try:
+        at = volume.of(settings)
+    except OSError as error:
+        raise UnfitError(str(error)) from None
     if at is None:
         raise UnfitError(
             f"no API process keeps files in {root}: mount there the volume that the API's processes have there"
@@ -54,6 +58,31 @@ def check(db: Database, settings: Settings) -> str:
     return at
 
 
+class Watching(Presence):
+    """The presence of an ingest worker: it ends with its sight of the volume, so that an API process reads the files.
+
+    Args:
+        at: the volume.
+        stop: set once the volume is out of sight.
+    """
+
+    def __init__(self, db: Database, settings: Settings, at: str, stop: threading.Event) -> None:
+        super().__init__(db, socket.gethostname(), os.getpid(), settings.heartbeat_s)
+        self.settings, self.volume, self.told_to_stop = settings, at, stop
+        self.lost = False
+
+    def beat(self) -> None:
+        """Reports the worker. Where the volume does not answer, it is not reported."""
+        try:
+            self.lost = volume.of(self.settings) != self.volume
+        except OSError:
+            self.lost = True
+        if self.lost:
+            self.told_to_stop.set()
+        else:
+            super().beat()
+
+
 def main() -> None:
     """Runs until SIGINT or SIGTERM."""
     use_few_arenas()
@@ -63,9 +92,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     with closing(Database.of(settings)) as db:
-        presence = Presence(db, socket.gethostname(), os.getpid(), settings.heartbeat_s)
         try:
-            presence.volume = check(db, settings)
+            presence = Watching(db, settings, check(db, settings), stop)
         except UnfitError as error:
             sys.exit(f"scrimp worker: {error}")
         reader = Reader(db, settings)
@@ -74,6 +102,8 @@ def main() -> None:
         stop.wait()
         reader.close()
         presence.stop()
+    if presence.lost:
+        sys.exit(f"scrimp worker: the volume at {settings.arrivals_root} is gone, or another one: mount it again")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from app.datasets import duplicates, growth, parsed, readings, repository, sourc
 from app.datasets.block_entry import enter, examine
 from app.datasets.growth import Changed, Stale
 from app.datasets.parsing import Parsers
-from app.datasets.readings import Claimed
+from app.datasets.readings import Claimed, Lost
 from app.datasets.storing import Block, New, published, store
 from app.db.database import Database
 from app.ledger import behind
@@ -57,7 +57,7 @@ class File:
         earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
         content = parsed.read(self.settings, self.parsers, claimed.spec, work, watch, earlier_hashes=earlier)
         new = New(claimed.id, claimed.owner_key, claimed.spec)
-        with published(self.settings, new.dataset_id, content) as published_parts:
+        with published(self.settings, new.dataset_id, content, unclaimed=(Lost,)) as published_parts:
 
             def stored() -> None:
                 duplicates.check_forgotten(self.db, self.settings, new.owner_key, content.known_as)
@@ -98,7 +98,7 @@ class File:
         later = growth.after(self.db, self.settings, to, work)
         earlier = duplicates.compares_earlier_hashes(self.db, self.settings, claimed.owner_key)
         content = parsed.read(self.settings, self.parsers, new.spec, work, self.watch, later, earlier_hashes=earlier)
-        with published(self.settings, new.dataset_id, content) as published_parts:
+        with published(self.settings, new.dataset_id, content, unclaimed=(Lost,)) as published_parts:
 
             def stored() -> None:
                 """Compares the block with the data set as it is now, which it was read under the declaration of."""

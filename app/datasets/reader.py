@@ -15,12 +15,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.audit.record import CURRENT, Origin
-from app.datasets import readings, volume
+from app.datasets import arrivals, readings, volume
 from app.datasets.growth import Stale
 from app.datasets.parsing import Parsers
 from app.datasets.read_file import File
@@ -36,6 +37,7 @@ from core.errors import LimitError, ServiceError, StorageFull, Unavailable
 logger = logging.getLogger(__name__)
 POLL_S = 0.5
 JOIN_S = 5.0
+SWEEP_S = 600.0
 PASSES = 2  # a file is read for its records, and again for its hash
 
 
@@ -56,10 +58,12 @@ class Reader:
         self._read_now = Counter[str]()  # this process's threads, by the owner whose file each reads
 
     def start(self) -> None:
-        """Starts `max_readers` threads."""
+        """Starts `max_readers` threads, and one that removes what is left of files that arrived."""
         names = [f"reader-{number}" for number in range(self.settings.max_readers)]
         # No commit says that a dead reader's lease is over: the clock does.
         self._threads = [in_thread(name, self.run_once, self._stop, POLL_S, Changes(self.db)) for name in names]
+        sweep = partial(arrivals.sweep, self.db, self.settings)
+        self._threads.append(in_thread("arrivals", sweep, self._stop, SWEEP_S))
 
     def close(self) -> None:
         """Ends what is being read; another process, or the next start, reads it from the beginning."""
@@ -103,19 +107,26 @@ class Reader:
         if self._stop.is_set():  # `close` has looked through the watches before this one was there
             watch.stop.set()
         try:
-            with self._renewed(claimed, watch, turn_over):
-                self._read(claimed, watch)
+            self._read_in_turn(claimed, watch, turn_over)
         except Lost:
             logger.info("%s is read by another process, or was withdrawn", claimed.id)
-        except Interrupted:
-            with suppress(Lost):
-                if turn_over.is_set():
-                    readings.end_turn(self.db, claimed)
-                elif self._stop.is_set():
-                    readings.release(self.db, claimed)
+            readings.clean_up(self.db, self.settings, claimed.id)
         finally:
             self._watches.discard(watch)
             CURRENT.reset(token)
+
+    def _read_in_turn(self, claimed: Claimed, watch: Watch, turn_over: threading.Event) -> None:
+        """Reads a registration as long as its turn is. Raises Lost if the claim is gone."""
+        try:
+            with self._renewed(claimed, watch, turn_over):
+                self._read(claimed, watch)
+        except Interrupted:
+            if turn_over.is_set():
+                readings.end_turn(self.db, claimed)
+            elif self._stop.is_set():
+                readings.release(self.db, claimed)
+            else:
+                raise Lost from None
 
     def _read(self, claimed: Claimed, watch: Watch) -> None:
         """Writes one end of a registration: its data set, or why there is none."""
@@ -129,16 +140,21 @@ class Reader:
         except Unavailable as error:
             if claimed.attempt - claimed.slices < self.settings.max_attempts:  # read again, under the new key
                 return readings.release(self.db, claimed)
-            readings.reject(self.db, claimed, error)
+            return self._reject(claimed, error)
         except ServiceError as error:
-            readings.reject(self.db, claimed, error)
+            return self._reject(claimed, error)
         except OSError as error:
             if not is_full(error):
                 raise
             full = StorageFull("the service's disk is full: an operator has to free some space")
-            readings.reject(self.db, claimed, full)
+            return self._reject(claimed, full)
         shutil.rmtree(folder, ignore_errors=True)
         return None
+
+    def _reject(self, claimed: Claimed, error: ServiceError) -> None:
+        """Ends a registration, and removes what is there of it, of earlier attempts too."""
+        readings.reject(self.db, claimed, error)
+        readings.forget(self.settings, claimed.id)
 
     def _others_wait(self, claimed: Claimed) -> bool:
         return readings.others_wait(self.db, claimed, volume.of(self.settings))

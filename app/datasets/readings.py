@@ -24,11 +24,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, false, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.audit import record as audit
-from app.datasets import volume
+from app.datasets import storing, volume
 from app.datasets.declaring import Declared
 from app.datasets.sources import Arrived, Source
 from app.datasets.storing import Block
@@ -40,7 +40,6 @@ from app.formats.row_faults import without_value
 from app.grants.service import NO_SUCH_DATASET
 from app.keys.service import Caller
 from app.settings import Settings
-from app.storage import parts
 from app.storage.folder import stale
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.stored_documents import ReadingOutcome
@@ -277,10 +276,27 @@ def withdraw(db: Database, settings: Settings, caller: Caller, dataset: str) -> 
             return None
         audit.record(session, "dataset.withdrawn", row.id)
         session.expunge(row)
-    shutil.rmtree(folder_of(settings, row.id), ignore_errors=True)
-    # An attempt that died before its commit may have put the parts in their place already.
-    parts.of(settings).remove(row.id)
+    forget(settings, row.id)
     return row
+
+
+def forget(settings: Settings, dataset_id: str) -> None:
+    """Removes all files of a registration that will be no data set."""
+    shutil.rmtree(folder_of(settings, dataset_id), ignore_errors=True)
+    # An attempt that died before its commit may have put the parts in their place already.
+    storing.remove(settings, dataset_id)
+
+
+def clean_up(db: Database, settings: Settings, dataset_id: str) -> None:
+    """Removes what a process that lost its claim may have written after the registration's end."""
+    with db.read() as session:
+        if session.scalar(select(READ.state).where(READ.id == dataset_id)) == "reading":
+            return  # the next one needs the file, and removes the rest
+        is_stored = session.get(Dataset, dataset_id) is not None
+    if is_stored:
+        shutil.rmtree(folder_of(settings, dataset_id), ignore_errors=True)
+    else:
+        forget(settings, dataset_id)
 
 
 def find(session: Session, caller: Caller, dataset: str) -> DatasetReading | None:
@@ -332,20 +348,21 @@ def sweep(db: Database, settings: Settings) -> None:
     _reject_lost(db, settings)
     with db.read() as session:
         needed = set(session.scalars(select(READ.id).where(READ.state == "reading")))
-    for folder in stale(settings.arrivals_root, KIND):
-        if folder.name not in needed:
-            shutil.rmtree(folder, ignore_errors=True)
+    for root in {settings.storage_root, settings.arrivals_root}:  # where the last release left them, too
+        for folder in stale(root, KIND):
+            if folder.name not in needed:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reject_lost(db: Database, settings: Settings) -> None:
     """Ends registrations that nobody reads any more: their files were on a machine, or a volume, that is gone."""
+    local = volume.of(settings)
+    if local is None:  # this process sees no files: it cannot tell
+        return
     oldest = now() - timedelta(hours=settings.upload_kept_hours, seconds=settings.read_time_s)
     idle = or_(READ.lease_until.is_(None), has_passed(READ.lease_until, READ.lease_clock))
-    local = volume.of(settings)
-    if local is None and not settings.object_store:  # this process sees no files: it cannot tell
-        return
-    visible = false() if settings.object_store else READ.volume.is_not_distinct_from(local)
-    old = select(READ).where(READ.state == "reading", READ.created_at < oldest, idle, ~visible)
+    unseen = READ.volume.is_distinct_from(local)
+    old = select(READ).where(READ.state == "reading", READ.created_at < oldest, idle, unseen)
     with db.read() as session:
         lost = session.scalars(old).all()
     gone = InvalidRequest.at("/file", "the machine that had the file is gone: register it again")

@@ -129,8 +129,10 @@ def sweep(settings: Settings) -> int:
 
     Nothing under `datasets/` is ever removed for being absent from this database: it may be the wrong database.
     """
-    roots = {settings.storage_root, settings.arrivals_root}
-    left = [folder for root in roots for folder in stale(root, "staging")]
+    arrive, store = settings.arrivals_root, settings.storage_root
+    left = list(stale(arrive, "staging"))
+    if store != arrive:  # where the last release left them
+        left += [folder for kind in ("staging", "uploads") for folder in stale(store, kind)]
     for folder in left:
         shutil.rmtree(folder, ignore_errors=True)
     return len(left)

@@ -52,15 +52,22 @@ class Block:
 
 
 @contextmanager
-def published(settings: Settings, dataset_id: str, content: Content) -> Iterator[Published]:
+def published(
+    settings: Settings, dataset_id: str, content: Content, *, unclaimed: tuple[type[Exception], ...] = ()
+) -> Iterator[Published]:
     """Publishes the parts and the units of a data set to be; within the block a transaction names them.
 
     Where the block ends in an error that is known to come before the commit, they are removed. After any other, such as
     a connection lost at the commit, a data set may have them.
 
+    Args:
+        unclaimed: errors of a process that another one may have taken the id from. The units, which have no name of
+            their own for each publication, may then be that one's, and stay.
+
     Raises:
         Unavailable: the bucket does not answer, or a part changed on this disk.
     """
+    before_commit: tuple[type[Exception], ...] = (ServiceError, IntegrityError, OSError, *unclaimed)
     part_store, units = parts.of(settings), content.parsed.units_sha256
     try:
         places = part_store.publish(dataset_id, content.folder, content.parsed.parts)
@@ -70,10 +77,17 @@ def published(settings: Settings, dataset_id: str, content: Content) -> Iterator
         if units is not None:
             unit_files.publish(settings, dataset_id, content.folder / UNITS, units)
         yield places
-    except (ServiceError, IntegrityError, OSError):
+    except before_commit:
         part_store.withdraw(places)
-        unit_files.remove(settings, dataset_id)
+        if not unclaimed:
+            unit_files.remove(settings, dataset_id)
         raise
+
+
+def remove(settings: Settings, dataset_id: str) -> None:
+    """Removes what was published or placed of a data set that does not exist, by whatever attempt."""
+    parts.of(settings).remove(dataset_id)
+    unit_files.remove(settings, dataset_id)
 
 
 def store(session: Session, settings: Settings, new: New, content: Content, published_parts: Published) -> Declared:

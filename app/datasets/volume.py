@@ -6,23 +6,35 @@ files, whatever their paths; a process on another disk claims none of them.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from contextlib import suppress
 
 from app.settings import Settings
 from core.disk import sync
 from core.ids import new_id
+from core.parts.sealed import create
 
 NAME = "volume"
+ID = re.compile(r"vol_[a-z2-7]{21}")
 KINDS = ("uploads", "reading", "staging")  # gone within a day of their last use
 
 
 def of(settings: Settings) -> str | None:
-    """The folder's id; None if no API process has used it."""
+    """The folder's id; None if no API process has used it.
+
+    Raises:
+        OSError: the file cannot be read, or is damaged.
+    """
+    path = settings.arrivals_root / NAME
     try:
-        return (settings.arrivals_root / NAME).read_text()
+        name = path.read_bytes().decode(errors="replace").strip()
     except FileNotFoundError:
         return None
+    if not ID.fullmatch(name):  # many damaged files would be one name
+        raise OSError(errno.EIO, "this is no name of a volume: restore the file, or remove it to have a new one", path)
+    return name
 
 
 def ensure(settings: Settings) -> str:
@@ -35,7 +47,10 @@ def ensure(settings: Settings) -> str:
         with suppress(OSError):  # it is not there, another process moved it, or the folder is another disk's
             (settings.storage_root / kind).rename(root / kind)
     half = root / new_id("vol")
-    half.write_text(half.name)
+    with create(half, None) as out:
+        out.write(half.name.encode())
+        out.flush()
+        os.fsync(out.fileno())
     with suppress(FileExistsError):  # of many processes one gives the name
         (root / NAME).hardlink_to(half)
     half.unlink()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import obstore
 import pytest
 
-from app.datasets import quota, readings
+from app.datasets import quota, readings, volume
+from app.datasets.read_file import File
 from app.datasets.reader import Reader
 from app.db.models import Dataset, DatasetReading
 from app.lifecycle.copies import drop_deleted
@@ -51,9 +53,36 @@ def test_a_file_is_read_where_it_waits(api: Api, s3_bucket: str) -> None:
         assert quota.stored_bytes(session, api.settings, api.key_ids["owner"]) == stored > 0
 
 
+def test_nothing_stays_of_a_file_that_was_withdrawn_as_its_reader_stored_it(
+    api: Api, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, again = api.upload(spec()).json()["id"], File._again
+
+    def withdrawn(file: File, store: Callable[[], None]) -> None:
+        assert api.client.delete(f"/v1/datasets/{made}/content", headers=api.headers("owner")).status_code == 200
+        again(file, store)
+
+    monkeypatch.setattr(File, "_again", withdrawn)
+    assert Reader(api.db, api.settings).run_once()
+    left = {path for path in api.stored() if "/.locks/" not in path}
+    assert objects(s3_bucket) == set() and left <= {"arrivals/uploads/lock"}
+
+
+def test_nothing_stays_of_an_attempt_that_died_where_the_next_one_refuses_the_file(api: Api, s3_bucket: str) -> None:
+    made = api.upload(spec()).json()["id"]
+    for place in ("datasets", "units"):
+        obstore.put(client(s3_bucket), f"{place}/{made}/p_died/train.arrow", b"private")
+    with api.db.write() as session:
+        session.get_one(DatasetReading, made).deaths = api.settings.max_attempts
+    assert Reader(api.db, api.settings).run_once()
+    assert api.get(f"/v1/datasets/{made}").json()["state"] == "rejected"
+    assert objects(s3_bucket) == set()
+
+
 def test_a_file_whose_machine_is_gone_is_rejected_in_the_end(api: Api) -> None:
     made = api.upload(spec()).json()
     there = elsewhere(api).settings
+    volume.ensure(there)
     readings.sweep(api.db, there)
     assert api.get(f"/v1/datasets/{made['id']}").json()["state"] == "reading"
     with api.db.write() as session:

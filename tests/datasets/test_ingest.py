@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -11,16 +13,18 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
+from app.datasets import reader as reader_module
 from app.datasets import readings, volume
 from app.datasets.reader import Reader
 from app.db.models import DatasetReading, Worker
-from app.ingest import UnfitError, check
+from app.ingest import UnfitError, Watching, check
 from app.lifecycle.queue.presence import Presence
 from app.main import create_app
 from app.settings import Settings
 from core.ids import now
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 from tests.datasets.test_resumable import DATA, begun, piece
+from tests.processes import until
 
 
 def mounted(api: Api, name: str, shared: Path | None = None) -> Settings:
@@ -163,6 +167,76 @@ def test_a_registration_whose_volume_is_lost_is_rejected_in_the_end(api: Api) ->
     assert state(api, made) == "reading", "a process that sees no files cannot tell"
     readings.sweep(api.db, api.settings)
     assert state(api, made) == "rejected"
+
+
+def test_a_relay_without_the_volume_rejects_no_file_that_waits_there(in_bucket: Api) -> None:
+    """After an outage of three days."""
+    made = in_bucket.upload(spec()).json()["id"]
+    with in_bucket.db.write() as session:
+        session.get_one(DatasetReading, made).created_at = now() - timedelta(days=4)
+    readings.sweep(in_bucket.db, mounted(in_bucket, "relay"))
+    readings.sweep(in_bucket.db, in_bucket.settings)
+    assert state(in_bucket, made) == "reading"
+    assert Reader(in_bucket.db, in_bucket.settings).run_once() and state(in_bucket, made) == "ready"
+
+
+def test_whoever_sees_the_volume_removes_what_nobody_needs(in_bucket: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With buckets the relay has no such volume, and an API process may run for months."""
+    upload, settings = begun(in_bucket), in_bucket.settings
+    waits = in_bucket.upload(spec()).json()["id"]
+    shared, own = settings.arrivals_root, settings.storage_root
+    left = [shared / "uploads" / upload, shared / "reading" / "ds_gone", shared / "staging" / "in_died"]
+    left += [own / kind / "of_the_last_release" for kind in volume.KINDS]  # its disk is not the volume's
+    kept = readings.folder_of(settings, waits)
+    old_s = (now() - timedelta(days=9)).timestamp()
+    for folder in (*left, kept):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (folder / "file", folder / "upload.json"):
+            path.touch()
+            os.utime(path, (old_s, old_s))
+        os.utime(folder, (old_s, old_s))
+    present(in_bucket, volume.of(settings))  # the spare reader below reads nothing
+    monkeypatch.setattr(reader_module, "SWEEP_S", 0.01)
+    reader = Reader(in_bucket.db, settings, spare=True)
+    reader.start()
+    try:
+        until(lambda: not any(folder.exists() for folder in left))
+    finally:
+        reader.close()
+    assert kept.exists() and state(in_bucket, waits) == "reading"
+
+
+@pytest.mark.parametrize("content", ["", "\n", "vol_", "vol_" + "a" * 300])
+def test_a_damaged_name_is_no_volume(api: Api, content: str) -> None:
+    """As after a power cut: of two volumes with an empty name each process would claim the other's files."""
+    volume.ensure(api.settings)
+    (api.settings.arrivals_root / volume.NAME).write_text(content)
+    for use in (volume.of, volume.ensure):
+        with pytest.raises(OSError, match="no name of a volume"):
+            use(api.settings)
+    with pytest.raises(UnfitError, match="no name of a volume"):
+        check(api.db, api.settings)
+
+
+@pytest.mark.parametrize("how", ["it is unmounted", "another is mounted", "it does not answer"])
+def test_a_worker_whose_volume_goes_is_no_longer_present(api: Api, how: str) -> None:
+    made, stop = api.upload(spec()).json()["id"], threading.Event()
+    presence = Watching(api.db, api.settings, check(api.db, api.settings), stop)
+    presence.beat()
+    spare, path = Reader(api.db, api.settings, spare=True), api.settings.arrivals_root / volume.NAME
+    name = path.read_text()
+    assert not spare.run_once() and not stop.is_set()
+    path.unlink()
+    if how == "another is mounted":
+        volume.ensure(api.settings)
+    elif how == "it does not answer":
+        path.symlink_to(path)
+    presence.beat()
+    assert stop.is_set() and presence.lost
+    presence._leave()  # or a lease passes
+    path.unlink(missing_ok=True)
+    path.write_text(name)
+    assert spare.run_once() and state(api, made) == "ready"
 
 
 def test_the_list_of_workers_says_who_reads_files(api: Api) -> None:

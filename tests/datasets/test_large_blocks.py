@@ -14,6 +14,7 @@ from app.datasets.reader import Reader
 from app.db.models import Account, AuditEntry, Dataset, DatasetContent, DatasetReading, LedgerEntry
 from app.ledger.transparency.heads import Heads
 from app.ledger.verification import verify
+from app.lifecycle.sweeper import expire_all_leases
 from app.storage.s3 import client
 from tests.datasets.conftest import Api, MakeApi, spec
 from tests.datasets.test_blocks import append, rows
@@ -167,6 +168,37 @@ def test_two_blocks_that_share_a_record_are_read_at_once(api: Api, reader: Reade
     monkeypatch.setattr("app.datasets.read_file.AGAIN_S", 0.0)
     assert reader.run_once()
     assert sorted(each["state"] for each in listed(api, dataset)) == ["ready", "ready", "rejected"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_a_slow_reader_that_lost_its_claim_takes_nothing_from_the_block(
+    make_api: MakeApi, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped before it compared the block, and finds it among the others now. Without the digests of the
+    block's units no later block could be compared with it."""
+    bucket = {"object_store": request.getfixturevalue("s3_bucket")} if kind == "bucket" else {}
+    api = make_api(read_at_once_bytes=10, **bucket)
+    dataset = ready(api, Reader(api.db, api.settings))
+    block = appended(api, dataset, rows(range(60, 120)))["id"]
+    compare, late = growth.check_units, []
+
+    def stopped(*args: Any) -> None:
+        if not late:
+            late.append(None)
+            expire_all_leases(api.db)
+            assert Reader(api.db, api.settings).run_once()
+        compare(*args)
+
+    monkeypatch.setattr(growth, "check_units", stopped)
+    assert Reader(api.db, api.settings).run_once()
+    assert [each["state"] for each in listed(api, dataset)] == ["ready", "ready"]
+    appended(api, dataset, rows(range(120, 180)), "three")
+    assert Reader(api.db, api.settings).run_once()
+    assert [each["state"] for each in listed(api, dataset)] == ["ready", "ready", "ready"]
+    if kind == "bucket":
+        objects = [each["path"] for some in obstore.list(client(bucket["object_store"])) for each in some]
+        publications = {path.split("/")[2] for path in objects if path.startswith(f"datasets/{block}/")}
+        assert len(publications) == 1, "what the late one published is gone"
 
 
 def test_a_block_is_read_under_the_declaration_and_the_cap_of_its_end(api: Api, reader: Reader) -> None:

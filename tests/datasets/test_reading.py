@@ -328,8 +328,8 @@ def test_a_dead_reader_s_file_waits_for_its_lease_and_two_seconds_more(
     made = accepted(api)
     seconds, looked, real = [clock.boottime()], threading.Event(), readings.claim
 
-    def claim(*given: Any) -> Claimed | None:
-        claimed = real(*given)
+    def claim(*given: Any, **named: Any) -> Claimed | None:
+        claimed = real(*given, **named)
         looked.set()
         return claimed
 
