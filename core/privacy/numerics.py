@@ -17,8 +17,6 @@ from pydantic import Field, model_validator
 
 from core.contracts.base import Document, is_none
 from core.contracts.dataset_spec import Features, Interactions
-from core.contracts.graph import GraphModel
-from core.contracts.hf import HfModel
 from core.contracts.job_spec import CnnModel, JobSpec, LinearModel, MatrixFactorizationModel, MlpModel
 from core.contracts.model_settings import RecordSizes
 from core.contracts.optimizers import DpZo, PublicSideSettings
@@ -37,8 +35,7 @@ BYTES: dict[PassType, int] = {"bfloat16": 2, "float32": 4, "float64": 8}
 ROW_UNIT = 48  # a linear model's float32 groups: whole tiles of its products
 TILE_ROWS = 16
 NETWORK_ROWS = (1, 2, 3, 4, 6, *range(8, 96, 4))  # a network's pass below 96 rows; above, a multiple of 16
-PASS_BYTES = 2**28  # a network's pass: larger ones are no faster on a processor
-LARGE_PASS_BYTES = 2**29  # of a network whose weights are larger than that: each pass reads them from memory
+PASS_BYTES = 2**28  # a network's pass: larger passes leave a processor's caches and are slower
 GPU_PASS_BYTES = 2**34  # a pass on a GPU, which is fast on many rows at once; smaller where that does not fit
 CACHE_BYTES = 2**24  # a linear model's pass: both of its products find the features in the cache
 MOST_ROWS = 4080  # a network's pass: more rows are no faster
@@ -231,8 +228,6 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     if isinstance(spec.optimizer, DpZo):  # a record adds one number
         positions = 1
     budget, largest = (CACHE_BYTES, MOST_LINEAR_ROWS) if spec.model.shallow else (PASS_BYTES, MOST_ROWS)
-    if isinstance(spec.model, HfModel | GraphModel) and (spec.model.parameters or 0) * BYTES[passes] > PASS_BYTES:
-        budget = LARGE_PASS_BYTES
     if spec.runtime.device == "cuda":
         budget = GPU_PASS_BYTES
     cap = max(1, min(largest // spec.views, budget // (numbers * BYTES[passes])))

@@ -139,13 +139,6 @@ def test_a_large_language_model_gets_few_rows() -> None:
     assert few.rows_per_pass in (1, 2, 3, 4)
 
 
-@pytest.mark.parametrize(("parameters", "rows"), [(60_000_000, 3), (134_515_008, 6)])
-def test_weights_that_no_cache_holds_are_read_for_twice_the_rows(parameters: int, rows: int) -> None:
-    """The shape of SmolLM2-135M, texts of 32 tokens; the first is as if its weights had 240 MB."""
-    model = {"kind": "hf", "path": "m", "max_length": 32, "architecture": "llama", "vocabulary": 49_152}
-    assert numerics(16, model=model | {"pass_numbers": 19_931_136, "parameters": parameters}).rows_per_pass == rows
-
-
 @pytest.mark.parametrize(
     ("model", "dtype", "wanted"),
     [
