@@ -231,7 +231,9 @@ def test_a_search_by_auto_is_one_run_that_scores_its_model(api: Api, db: Databas
     assert training == pytest.approx(sqrt(mu_of(1.0) ** 2 - 0.01**2), rel=1e-3)
     assert "A search is not expected to gain" in found.json()["resolved"]["because"]
     stds = [("auc", 6 / (0.01 * 8000)), ("accuracy", 2 / (0.01 * 8000))]
-    assert found.json()["scores"] == [{"name": name, "std": pytest.approx(std)} for name, std in stds]
+    assert found.json()["scores"] == [
+        {"name": name, "std": pytest.approx(std), "threshold": None} for name, std in stds
+    ]
 
 
 def test_a_study_s_private_mean_is_a_line_of_the_quote(api: Api, db: Database) -> None:
