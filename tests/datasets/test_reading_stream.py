@@ -56,9 +56,10 @@ def streamed(api: Api, dataset: str, who: str = "owner") -> Any:
 
 
 def test_progress_is_streamed_to_its_end(api: Api, reader: Reader) -> None:
-    good, bad = accepted(api, "good"), accepted(api, "bad", file=BAD)
-    claimed = readings.claim(api.db, 60.0, among=[good])
+    good = accepted(api, "good")
+    claimed = readings.claim(api.db, 60.0)
     assert claimed is not None
+    bad = accepted(api, "bad", file=BAD)
     seen: list[int] = []
 
     def read_on() -> None:

@@ -180,7 +180,7 @@ def test_a_quote_tells_when_the_job_would_start(api: Api, db: Database) -> None:
 
     assert quoted() is None, "no worker is alive"
     with db.write() as session:
-        devices = [{"kind": "cpu", "name": "cpu", "memory_bytes": 1}]
+        devices = [{"kind": "cpu", "index": 0, "name": "cpu", "memory_bytes": 1}]
         session.add(Worker(name="w", host="h", pid=1, started_at=now(), seen_at=now(), devices=devices))
     assert quoted() == {"claims_before": 0, "at_least": False, "in_s": 0.0}
     first, ended = (
