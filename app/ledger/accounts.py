@@ -478,7 +478,7 @@ def closed_because(account: AccountLike) -> str:
     if account.whole_delta is not None:
         return (
             f"the ledger {account.dataset_id} is closed: all that it had spent was carried to {account.joined_into}, "
-            "which counts any mechanism. Ask once more: that one pays"
+            "which counts any mechanism. Ask once more: that one pays, unless the database has lost it"
         )
     return "this ledger is closed: an admin has joined it to another data set's ledger"
 

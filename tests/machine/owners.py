@@ -183,15 +183,24 @@ class Owners(Machine):
         lead = state.lead_id()
         if not 0 < self.worth(lead, epsilon) <= state.ledgers[lead].own.budget[0]:
             return "invalid-request"
-        if self.too_low(lead, name, epsilon):
-            return "budget-too-low"
+        if refusal := self.refuses_part(lead, name, epsilon):
+            return refusal
         if any(keys & each.keys for other, each in state.budgets.items() if other != name):
             return CLOSED
-        return "budget-too-low" if any(self.too_low(each, name, epsilon) for each in state.open_ones()) else None
+        refusals = (self.refuses_part(each, name, epsilon) for each in state.open_ones())
+        return next((refusal for refusal in refusals if refusal), None)
 
-    def too_low(self, ledger: str, name: str, epsilon: float) -> bool:
+    def refuses_part(self, ledger: str, name: str, epsilon: float) -> str | None:
+        """Of one ledger: less than is taken, or more where a move carried more than the budget could say."""
         of = self.state.ledgers[ledger]
-        return name in of.budgets and max(of.budgets[name].taken) > self.worth(ledger, epsilon)
+        part = of.budgets.get(name)
+        if part is None:
+            return None
+        units, before = self.worth(ledger, epsilon), self.state.ledgers[of.of].budgets.get(name)
+        carried = ZERO if of.order is None or before is None else model.carried(before.taken, of.order)
+        if units > part.budget[0] and not model.covers(part.taken, carried):
+            return CLOSED
+        return "budget-too-low" if max(part.taken) > units else None
 
     def give(self, ledger: str, name: str, epsilon: float) -> None:
         part = self.state.ledgers[ledger].budgets.setdefault(name, model.Part(ZERO))
@@ -244,7 +253,8 @@ class Owners(Machine):
         block_id, label = f"ds_{self.number}_{number}", f"b{number}"
         found = self.call("append", lambda: self.world.append(state.first, block_id, label))
         lost = self.is_behind(*state.ledgers) or bool(self.recorded.keys() - state.ledgers.keys())
-        if self.agree(found, CLOSED if state.retired else BEHIND if lost else None):
+        is_closed = state.retired or state.ledgers[state.first].moved_away
+        if self.agree(found, CLOSED if is_closed else BEHIND if lost else None):
             has_moved = any(of.order is not None for of in state.ledgers.values())
             self.open_ledger(block_id, label, state.lead().cap)
             if has_moved:
@@ -335,7 +345,7 @@ class Owners(Machine):
         if recorded.moved_to is not None and self.may_move([ledger], ZERO):
             self.note_heads(self.moved(ledger, recorded.moved_to))
         elif recorded.closed:
-            of.closed = True
+            of.closed, of.moved_away = True, recorded.moved_to is not None
             state.write(ledger)
             is_whole = len(state.ledgers) == 1 and recorded.moved_to is None
             state.retired = state.retired or (is_whole and recorded.taken == ZERO)
