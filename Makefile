@@ -110,6 +110,7 @@ openapi: .venv/.dev
 	$(BIN)/python scripts/write_openapi.py
 	$(BIN)/python -m scripts.write_specs
 	$(BIN)/python -m scripts.write_specifications
+	$(BIN)/python -m scripts.write_claims
 
 # ziglang is a C compiler from the registry: its library needs nothing newer than glibc 2.17.
 wheel:

@@ -217,7 +217,8 @@ class Settings(BaseSettings):
     body_bytes_per_minute: int = Field(
         64 * MIB,
         ge=1,
-        description="Bytes a minute of a key's bodies above 8 KiB; data files do not count. Above it 429.",
+        description="Bytes a minute of a key's bodies above 8 KiB; data files do not count. Above it 429. "
+        "Predictions on many records want more.",
     )
     max_large_bodies: int = Field(
         2,
@@ -233,7 +234,7 @@ class Settings(BaseSettings):
         100.0,
         ge=1,
         description="The most bytes that a byte of a compressed data file may unpack to, above 64 MiB in all;"
-        " images are exempt.",
+        " images are exempt. Text of tables packs 3 to 30 times.",
     )
     parse_time_s: float = Field(
         300.0, description="Wall clock of the process that parses a data file within a request."
@@ -259,8 +260,9 @@ class Settings(BaseSettings):
     max_readers: int = Field(
         2,
         ge=1,
-        description="Data sets that one API process reads in the background at once; each may take the memory"
-        " above. Owners take turns, and one owner's files leave one reader to the others.",
+        description="Data sets that one API process reads in the background at once, two at least for several "
+        "owners; each may take the memory above. Owners take turns, and one owner's files leave one "
+        "reader to the others.",
     )
     parse_wait_s: float = Field(
         10.0, description="How long a registration waits for its turn; after that 503 with Retry-After."
@@ -270,8 +272,8 @@ class Settings(BaseSettings):
     pricing_processes: int = Field(
         2,
         ge=1,
-        description="Prices that one API process computes at once. One key, and all keys together whose "
-        "prices take above 2 s, have one fewer.",
+        description="Prices that one API process computes at once, two at least for several keys, some 100 MiB "
+        "each. One key, and all keys together whose prices take above 2 s, have one fewer.",
     )
 
     limits_url: str = Field(
@@ -512,8 +514,11 @@ class Settings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field(
         "text",
-        description="The logs' lines: `text` for people, or `json`, an object each "
-        "([production.md](production.md#logs)).",
+        description="The logs' lines, on standard error: `text` for people, or `json`, an object each. `time`, "
+        "`level`, `logger`, `message`; `process`, `pid`; `request`, also the answer's `X-Request-Id` "
+        "(with `SCRIMP_TRUSTED_PROXIES` the proxy's); `job`, `attempt`, `prediction` that the line is "
+        "about; of the access log `method`, `route` (never the address or its query), `status`, "
+        "`duration_ms`; `error`, an exception's type and places, never its text, which may quote a record.",
     )
     otel_endpoint: str = Field(
         "",

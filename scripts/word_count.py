@@ -12,6 +12,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 # Page → who writes it.
 GENERATED = {
     "api.md": "scripts.write_openapi",
+    "claims.md": "scripts.write_claims",
     "cli.md": "scripts.write_cli",
     "errors.md": "scripts.write_errors",
     "leaves.md": "scripts.write_leaves",
@@ -20,11 +21,12 @@ GENERATED = {
     "specifications.md": "scripts.write_specifications",
     "threat-model.md": "scrimp.threat_model",
     "system-calls.md": "app.sandbox.system_calls, but for its first lines",
+    "reports/attacks.md": "scripts.write_claims",
     "reports/audit.md": "tests.canaries.nightly",
     "reports/bound.md": "tests.bound.nightly",
     "reports/contract.md": "tests.contract.nightly",
 }
-EVIDENCE = ("claims.md", "measured.md", "papers.md", "reports/")
+EVIDENCE = ("measured.md", "papers.md", "reports/")
 PATH = 1_500  # words of a path, and of the guarantee: ten minutes
 MOST = 60_740  # words of the pages that people write, without paths: lower it as they fall; the aim is 33,000
 

@@ -23,8 +23,13 @@ router = APIRouter(prefix="/v1/datasets/{dataset_id}/grants", tags=["grants"])
 
 
 class GrantRequest(Terms):
-    """`max_epsilon_per_job`: the owner's policy for this key; a job that costs more is refused. Null: the cap alone.
-    From `ends_at` on the grant gives nothing. `purpose` and `permit` are those of every job under it."""
+    """Replaces the key's earlier grant with all its terms.
+
+    `max_epsilon_per_job`: the owner's policy for this key; a job that costs more is refused (409 `policy-exceeded`),
+    and nothing is consumed. It bounds each job, not their sum. Null: the cap alone. From `ends_at` on the grant gives
+    nothing. `purpose` and `permit`, of `train`, are filled into every job under it, which may name no others. `persons`
+    use the key.
+    """
 
     access: service.Granted
     max_epsilon_per_job: EpsilonValue | None = None

@@ -42,7 +42,14 @@ def _of_no_person(name: str) -> str:
 
 
 class KeyRequest(OwnLimits):
-    """A key to make. A limit that is left out takes the setting's value; running jobs then have no limit."""
+    """A key to make. A limit that is left out takes the setting's value; running jobs then have no limit.
+
+    * `max_queued_jobs` counts paused ones too; above `max_running_jobs` jobs stay queued.
+    * `max_job_s`: a job that runs longer fails with `time-limit`, and its whole hold is spent.
+    * `weight`: a key of 3 gets three claims for each one of a key of 1 on the same owner's data; an owner's key counts
+      likewise for all jobs on its data. Claims are counted, not their duration.
+    * `max_priority`: the highest `priority` of its jobs, which orders its queued jobs alone; no price depends on it.
+    """
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_NUL), AfterValidator(_of_no_person)]
     role: service.Role

@@ -17,7 +17,12 @@ Description = Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)]
 
 
 class WebhookRequest(Document):
-    """A webhook to create."""
+    """A webhook to create.
+
+    Messages of `job.…` (`job.started` at later attempts too) have `job`, `dataset`, `name`, `status`, and `sequence`,
+    the event's number in the job's log. `budget.requested`, `.approved` and `.denied` have `request`, `dataset`, `key`,
+    `epsilon` and `status`; they go to the data set's owner, admins and the key that asked.
+    """
 
     url: Url
     events: Events

@@ -43,7 +43,10 @@ Order = Annotated[float, Field(strict=True, gt=1.0, le=1e6)]
 
 
 class GaussianClaim(Document):
-    """`count` Gaussian releases, each with noise of std `noise_multiplier` times its ℓ₂ sensitivity."""
+    """`count` Gaussian releases, each with noise of std `noise_multiplier` times its ℓ₂ sensitivity.
+
+    Costs `count` α / (2σ²) under `rdp`, at the data set's order α, and `count` / σ² under `gdp`.
+    """
 
     kind: Literal["gaussian"]
     noise_multiplier: NoiseMultiplier
@@ -51,7 +54,10 @@ class GaussianClaim(Document):
 
 
 class PoissonClaim(Document):
-    """`count` Gaussian releases, each of a fresh Poisson sample with rate `sample_rate`."""
+    """`count` Gaussian releases, each of a fresh Poisson sample with rate `sample_rate`.
+
+    Costs `count` times its divergence under `rdp`; `gdp` refuses it.
+    """
 
     kind: Literal["poisson_sampled"]
     sample_rate: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
@@ -60,7 +66,10 @@ class PoissonClaim(Document):
 
 
 class LaplaceClaim(Document):
-    """`count` releases, each with Laplace noise of `scale` times its ℓ₁ sensitivity."""
+    """`count` releases, each with Laplace noise of `scale` times its ℓ₁ sensitivity.
+
+    Costs `count` times Laplace's divergence under `rdp`, and that of ε = 1 / `scale` under `gdp`.
+    """
 
     kind: Literal["laplace"]
     scale: Annotated[float, Field(strict=True, ge=0.01, le=1e6)]
@@ -68,28 +77,34 @@ class LaplaceClaim(Document):
 
 
 class PureClaim(Document):
-    """ε-differential privacy, with δ = 0."""
+    """ε-differential privacy, with δ = 0.
+
+    Costs randomized response's divergence, at most ε, under `rdp`, and (2 Φ⁻¹(e^ε / (1 + e^ε)))² under `gdp`.
+    """
 
     kind: Literal["pure"]
     epsilon: EpsilonValue
 
 
 class GdpClaim(Document):
-    """μ-Gaussian differential privacy."""
+    """μ-Gaussian differential privacy. Costs α μ² / 2 under `rdp`, and μ² under `gdp`."""
 
     kind: Literal["gdp"]
     mu: Positive
 
 
 class ZcdpClaim(Document):
-    """ρ-zero-concentrated differential privacy."""
+    """ρ-zero-concentrated differential privacy. Costs α ρ under `rdp`; `gdp` refuses it."""
 
     kind: Literal["zcdp"]
     rho: Positive
 
 
 class RdpClaim(Document):
-    """A Rényi curve: the divergence is at most `epsilons[i]` at order `orders[i]`."""
+    """A Rényi curve: the divergence is at most `epsilons[i]` at order `orders[i]`.
+
+    Costs the smallest value at an order of α or more under `rdp`; `gdp` refuses it.
+    """
 
     kind: Literal["rdp"]
     orders: Annotated[tuple[Order, ...], Field(min_length=1, max_length=500)]
@@ -103,7 +118,8 @@ class RdpClaim(Document):
 
 
 class ApproximateClaim(Document):
-    """(ε, δ)-differential privacy. Always refused: no filter here has a bound for it."""
+    """(ε, δ)-differential privacy. Always refused: it bounds neither a Rényi divergence nor a μ. State the mechanism
+    behind it."""
 
     kind: Literal["approximate"]
     epsilon: EpsilonValue

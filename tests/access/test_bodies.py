@@ -47,7 +47,12 @@ def sent(world: World, who: str, method: str, path: str, body: bytes = NESTED, *
     ],
 )
 def test_what_a_key_may_not_send_is_not_read(world: World, who: str, method: str, path: str, status: int) -> None:
-    """Twelve bodies of 1 MB of a viewer, to a route that it may not use, took /healthz from 6 to 1,100 ms."""
+    """Twelve bodies of 1 MB of a viewer, to a route that it may not use, took /healthz from 6 to 1,100 ms.
+
+    Attack (Tenants): 12 parallel bodies of 1 MB of a viewer to a route that it may not use
+    Now: 403 from the headers
+    Also: tests/access/test_bodies.py::test_the_dashboard_reads_no_block_of_who_may_not_add_it
+    """
     queued = world.queued_job(world.mine, "trainer") if "{queued}" in path else ""
     place = path.format(job=world.mine.job, dataset=world.mine.dataset, queued=queued)
     asked = sent(world, who, method, place)
@@ -86,6 +91,10 @@ class Slow(Client):
 
 
 def test_two_large_bodies_of_a_key_are_under_way_and_the_others_are_not_read(shared_world: World) -> None:
+    """Attack (Tenants): The same of a key that may send them
+    Now: two under way, 16 wait unread; 64 MiB a minute; one document above 64 KiB is parsed at a time, once
+    Also: tests/access/test_bodies.py::test_a_key_over_its_bytes_is_told_when_to_come_again
+    """
     app, address = shared_world.client.app, f"/v1/jobs/{shared_world.mine.job}/predict"
 
     def body(who: str, content: bytes = LARGE, **headers: str) -> Slow:
@@ -206,7 +215,11 @@ def test_a_key_over_its_bytes_is_told_when_to_come_again(world: World, length: b
 
 
 def test_a_list_of_many_faults_is_not_built() -> None:
-    """200,000 took 1.5 s, within which no other thread ran, and 200 MB that were not given back."""
+    """200,000 took 1.5 s, within which no other thread ran, and 200 MB that were not given back.
+
+    Attack (Tenants): A declaration with 200,000 faults
+    Now: counted, not listed; memory is given back
+    """
     kind = TypeAdapter(list[str])
 
     def found(count: int) -> list[dict[str, Any]]:

@@ -107,6 +107,10 @@ def test_a_key_that_is_revoked_while_its_body_comes_does_not_hold(world: World, 
 
 
 def test_most_routes_take_64_kib(shared_world: World) -> None:
+    """Attack (Doors): With a key: a large or deep body
+    Now: 64 KiB where not more is needed, 10⁴ nodes counted before anything is made of them
+    Also: tests/access/test_doors.py::test_nodes_are_counted_before_anything_is_made_of_them
+    """
     big = {"spec": "x" * 70_000}
     for path in ("/v1/quotes", "/v1/keys"):
         assert shared_world.ask("admin", "POST", path, json=big).status_code == 413, path
@@ -142,6 +146,9 @@ def test_no_body_takes_more_than_time_in_its_length(content: bytes) -> None:
 
 
 def test_missing_and_wrong_keys_are_counted_together(world: World) -> None:
+    """Attack (Doors): Guessing keys from a shared address
+    Now: counted with wrong ones; keyed callers of the address go on
+    """
     settings = world.settings.model_copy(update={"failed_sign_ins_per_minute": 3})
     world.client.app.state.limits = RequestLimits(settings)  # type: ignore[attr-defined]
     asked = [("nobody", "GET"), ("unknown", "GET"), ("nobody", "POST"), ("nobody", "GET"), ("unknown", "POST")]
@@ -175,7 +182,12 @@ def test_a_flood_of_nested_bodies_is_refused_unread(process: tuple[str, int]) ->
     """Each cost 1.6 s of processor time for its 401, on the event loop: two senders took /healthz from 4 ms to 9.8 s.
 
     No clock tells here, however busy the machine is: each of the senders has its answer, and the others theirs, while
-    its body is not there to be parsed."""
+    its body is not there to be parsed.
+
+    Attack (Doors): Without a key: 1 MB of `[[],[],…]`, two senders
+    Now: 401 from the headers; of the body nothing is read
+    Also: tests/access/test_doors.py::test_the_key_comes_before_the_body
+    """
     with ExitStack() as stack:
         senders = [
             stack.enter_context(closing(socket.create_connection(address_of(process), timeout=300))) for _ in range(40)
@@ -208,6 +220,9 @@ def until_closed(connection: socket.socket) -> bytes:
     ids=["silent", "dripping", "one-byte"],
 )
 def test_who_does_not_finish_his_headers_is_cut_off(hasty: tuple[str, int], first: bytes, then: bytes) -> None:
+    """Attack (Doors): Headers that drip
+    Now: cut off
+    """
     with closing(socket.create_connection(address_of(hasty), timeout=300)) as connection, suppress(ConnectionError):
         connection.sendall(first)
         connection.settimeout(0.05)

@@ -246,6 +246,10 @@ def scrimp(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 def test_the_command_rotates_every_secret(settings: Settings, db: Database) -> None:
+    """Attack (Doors): A secret leaks
+    Now: each is rotated by a command
+    Also: tests/access/test_rotation.py::test_a_job_goes_on_under_the_noise_secret_that_it_began_under
+    """
     before = {name: load_secret(settings, name) for name in NAMES}
     here = partial(processes.scrimp, settings.home, "secrets")
     for name in NAMES:

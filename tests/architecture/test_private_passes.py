@@ -182,6 +182,9 @@ def _modules(folder: Path) -> list[Path]:
 
 
 def test_no_pass_is_cut_or_sized_by_a_private_number() -> None:
+    """Claim: no pass is cut, sized or packed by a private number
+    Now: one mask, read from the code
+    """
     assert {name for name, function in read(MODULES) if cuts(function)} == set(ALLOWED)
 
 

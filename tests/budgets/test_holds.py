@@ -228,7 +228,11 @@ def test_balances_that_were_changed_from_outside_are_found(db: Database, dataset
 
 
 def test_racing_keys_of_one_team_hold_exactly_what_fits(db: Database, dataset: str) -> None:
-    """Twice what the team may use is tried, beside a key that the team does not bound, and settlements."""
+    """Twice what the team may use is tried, beside a key that the team does not bound, and settlements.
+
+    Claim: the keys of a team hold exactly what its budget fits, in a race and within the cap
+    Now: exact, on both databases
+    """
     team, free = [add_key(db) for _ in range(WORKERS)], add_key(db)
     units = give(db, dataset, "team", 1.0, *team)
     amount = units // 12

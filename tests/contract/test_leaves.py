@@ -27,6 +27,9 @@ OTHERS = [name for reason in REASONS.values() for name in reason.others.split()]
 
 
 def test_the_page_shows_what_is_declared(document: Json) -> None:
+    """Claim: everything that a caller can see is listed with its price or reason
+    Now: each member is named
+    """
     text = write_leaves.PAGE.read_text()
     assert page(text, document) == text, "run `make openapi`"
 

@@ -98,7 +98,12 @@ def state(api: Api, name: str, who: str = "owner") -> str:
 
 
 def test_a_long_file_gives_its_reader_up_while_another_owner_s_waits(api: Api) -> None:
-    """A 10 MB archive of 3 GB held the only reader for 13 minutes: whoever came then waited as long."""
+    """A 10 MB archive of 3 GB held the only reader for 13 minutes: whoever came then waited as long.
+
+    Attack (Tenants): A 10 MB archive of 3 GB
+    Now: two readers, slices, and a ratio of 100
+    Also: tests/formats/test_streaming.py::test_a_small_archive_that_unpacks_to_much_is_refused
+    """
     changes = {"max_readers": 1, "read_slice_s": 0.01, "heartbeat_s": 0.05, "lease_s": LEASE_S}
     reader = Reader(api.db, api.settings.model_copy(update=changes))
     accepted(api, "long")

@@ -280,7 +280,11 @@ def test_an_api_process_with_another_storage_says_where_an_upload_goes_on(
 
 
 def test_an_upload_without_progress_expires_in_minutes(make_api: MakeApi) -> None:
-    """With nothing sent it held its bytes of the disk for a day, and one byte renewed that."""
+    """With nothing sent it held its bytes of the disk for a day, and one byte renewed that.
+
+    Attack (Tenants): An upload of which nothing, or a byte a day, is sent
+    Now: 15 minutes; a byte is worth a byte
+    """
     api = make_api(upload_idle_s=600, body_bytes_per_s=10, max_open_upload_bytes=1000)
     silent, dripping, slow = begun(api, 400), begun(api, 300), begun(api, 300)
     assert kind(begin(api, 1)) == (409, "too-many-uploads"), "what they declared is set aside"
@@ -309,7 +313,13 @@ def test_progress_is_noted_while_a_piece_arrives(make_api: MakeApi, monkeypatch:
 
 
 def test_an_upload_leaves_the_reserve(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One owner's key filled the disk to its last byte: everybody's writes failed, and the service was not ready."""
+    """One owner's key filled the disk to its last byte: everybody's writes failed, and the service was not ready.
+
+    Attack (Tenants): An owner's uploads declare or send as much as the disk has
+    Now: data files leave a reserve, and a key has a quarter of what is free less that and of what it has there (409)
+    Also: tests/datasets/test_room.py::test_a_key_without_a_quota_has_a_share_of_the_free_disk,
+    tests/formats/test_streaming.py::test_parts_leave_the_disk_a_reserve
+    """
     api = make_api(disk_reserve_bytes=1000, stored_share=1.0)
     usage = shutil.disk_usage(api.settings.home)
     left = iter([1500, 1500, 999])

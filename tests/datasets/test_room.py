@@ -99,7 +99,12 @@ def test_a_file_that_has_arrived_is_the_key_s_own(make_api: MakeApi, monkeypatch
 def test_what_is_declared_and_not_sent_takes_nothing_from_others(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One key declared all that was free, sent nothing, and everybody else's files were refused."""
+    """One key declared all that was free, sent nothing, and everybody else's files were refused.
+
+    Attack (Tenants): Declared bytes of an upload, beside other writers
+    Now: count against their own key; from others as many are kept as have arrived
+    Also: tests/datasets/test_resumable.py::test_a_disk_without_room_is_told_at_once
+    """
     api = make_api(stored_share=1.0, disk_reserve_bytes=1000)
     free(monkeypatch, 101_000)
     upload = begun(api, 90_000)

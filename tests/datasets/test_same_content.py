@@ -11,7 +11,11 @@ from tests.datasets.test_refusals import DIFFERENT, OTHER, REORDERED
 
 
 def test_another_owner_is_told_nothing(api: Api) -> None:
-    """Or else whoever has an owner's key could test guesses at what others have registered."""
+    """Or else whoever has an owner's key could test guesses at what others have registered.
+
+    Claim: no owner learns of another's private content
+    Now: text and answer alike; flagged for admins
+    """
     one = api.upload(spec("one")).json()
     two = api.upload(spec("two"), REORDERED, who="other-owner")
     new = api.upload(spec("three"), DIFFERENT, who="other-owner")

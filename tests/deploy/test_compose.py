@@ -65,6 +65,11 @@ def test_each_process_has_its_own_secrets_and_no_others() -> None:
 
 
 def test_the_admin_key_is_on_a_volume_that_no_worker_sees() -> None:
+    """Attack (Doors): From one container into the others
+    Now: volumes, networks, passwords and limits apart
+    Also: tests/deploy/test_compose.py::test_redis_wants_its_password_which_nobody_sees,
+    tests/deploy/test_compose.py::test_only_who_has_business_outside_is_on_a_network_that_leads_there
+    """
     for name in (*OURS, "worker-gpu"):
         service = SERVICES[name]
         file = service["environment"].get("SCRIMP_ADMIN_KEY_FILE")

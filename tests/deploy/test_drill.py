@@ -92,6 +92,10 @@ def is_noticed_and_posted(drill: Drill, settings: Settings, dataset: str, spent:
 
 @pytest.mark.nightly  # by day: a sealed home, which is one too
 def test_sqlite(folder: Path) -> None:
+    """Attack (Reliability): The operator restores by the book
+    Now: docs/production.md, run as written on SQLite and PostgreSQL
+    Also: tests/deploy/test_drill.py::test_postgresql_to_a_point_in_time
+    """
     drill = Drill(folder)
     settings = Settings(home=drill.home, allowed_hosts=["testserver"])
     (drill.home / "storage").mkdir(mode=0o700, parents=True)

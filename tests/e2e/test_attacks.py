@@ -51,7 +51,12 @@ def worker(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.skipif(LIBFAKETIME is None, reason="libfaketime is not here (apt install faketime)")
 def test_a_worker_whose_clock_is_wrong_runs_each_job_once(cluster: Cluster, worker: subprocess.Popen[bytes]) -> None:
     """+20 s against a lease: a job was taken back in every sweep, until it failed. tests/lifecycle/test_clocks.py shows
-    the same with a clock that is injected; there on SQLite too, where one machine has one clock."""
+    the same with a clock that is injected; there on SQLite too, where one machine has one clock.
+
+    Attack (Reliability): Worker's clock 20 s off the relay's, lease 8 s
+    Now: one attempt: leases are written and judged by the database's clock
+    Also: tests/lifecycle/test_clocks.py::test_a_worker_whose_clock_is_wrong_keeps_its_job
+    """
     dataset = cluster.register("clocks")
     steps = {"length": {"steps": 500}, "privacy": {"target_epsilon": 0.3}}
     with cluster.client() as client:
@@ -63,7 +68,12 @@ def test_a_worker_whose_clock_is_wrong_runs_each_job_once(cluster: Cluster, work
 @pytest.mark.nightly  # by day tests/lifecycle/test_zombies.py
 @pytest.mark.slow
 def test_a_zombie_leaves_the_model_that_was_paid_for(cluster: Cluster, worker: subprocess.Popen[bytes]) -> None:
-    """Attempt 1 stood still after its claim, and when it went on deleted the model of attempt 2: 404, and ε spent."""
+    """Attempt 1 stood still after its claim, and when it went on deleted the model of attempt 2: 404, and ε spent.
+
+    Attack (Reliability): An attempt whose lease was taken wakes up late
+    Now: it touches no file before a fenced write, and removes older attempts' folders alone
+    Also: tests/lifecycle/test_zombies.py::test_a_published_folder_is_never_removed
+    """
     dataset = cluster.register("zombie")
     worker.send_signal(signal.SIGSTOP)  # so that the zombie claims first
     options = ["--pool", "solo", "--concurrency", "1", "--without-gossip", "--without-mingle"]
@@ -98,7 +108,12 @@ def spent(service: Service, dataset: str) -> int:
 @pytest.mark.nightly  # by day tests/lifecycle/test_restore.py
 @ON_SQLITE
 def test_a_restored_backup_spends_nothing_twice(service: Service, tmp_path: Path) -> None:
-    """ε = 0.95 of a cap of 1 was spent, the database restored, and 0.95 admitted again."""
+    """ε = 0.95 of a cap of 1 was spent, the database restored, and 0.95 admitted again.
+
+    Attack (Reliability): The database is restored from a backup
+    Now: 409 `/problems/ledger-behind`, `"state": "behind"`, `/readyz` degraded; untouched data sets stay open
+    Also: tests/lifecycle/test_restore.py::test_spending_that_a_backup_forgot_is_not_admitted_again
+    """
     dataset, database = register(service, "restored", tmp_path, cap=CAP), service.home / "scrimp.db"
     with sqlite3.connect(database) as connection:
         connection.execute("VACUUM INTO ?", (str(tmp_path / "backup.db"),))
@@ -121,7 +136,12 @@ def test_a_restored_backup_spends_nothing_twice(service: Service, tmp_path: Path
 
 @ON_SQLITE
 def test_a_chain_that_was_rewritten_is_found(service: Service, tmp_path: Path) -> None:
-    """By somebody with the database's password, consistently: it was "valid", though certificates sign other heads."""
+    """By somebody with the database's password, consistently: it was "valid", though certificates sign other heads.
+
+    Attack (Reliability): A ledger is rewritten consistently
+    Now: every certificate's head, the signed one and the recorded one are looked for: invalid, admits nothing
+    Also: tests/ledger/test_anchors.py::test_without_certificates_the_signed_head_and_the_record_find_it
+    """
     dataset = register(service, "rewritten", tmp_path, cap=CAP)
     job = submit(service, job_of(dataset, **MOST))
     assert finished(service, job)["status"] == "succeeded"
@@ -161,7 +181,17 @@ class Tenant:
 @pytest.mark.nightly  # by day tests/jobs/test_fair_prices.py and tests/lifecycle/test_fair.py
 @ON_SQLITE
 def test_a_greedy_tenant_delays_another_by_one_turn(service: Service, tmp_path: Path) -> None:
-    """24 quotes at a time made another's 8 of 8 answer 503; jobs of 10⁷ steps held the only worker for hours."""
+    """24 quotes at a time made another's 8 of 8 answer 503; jobs of 10⁷ steps held the only worker for hours.
+
+    Attack (Doors): 24 quotes of one key at a time
+    Now: two are priced, 16 wait, the rest is that key's own 503; another's are 200
+    Also: tests/jobs/test_fair_prices.py::test_a_greedy_key_waits_and_another_does_not
+
+    Attack (Doors): A job of 10⁷ steps before another owner's 5
+    Now: owners and keys take turns; over 10⁴ random arrivals nobody is passed over twice by one other
+    Also: tests/lifecycle/test_fair.py::test_nobody_is_passed_over_twice_by_one_other,
+    tests/lifecycle/test_fair.py::test_a_planted_first_come_first_served_fails_all_of_that
+    """
     csv = write_csv(tmp_path / "shared.csv", seed=seed_of("shared-by-tenants"))
     with service.client() as admin:
         dataset = admin.create_dataset(csv_spec("shared-by-tenants"), csv).id

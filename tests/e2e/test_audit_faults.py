@@ -29,6 +29,9 @@ def audited(cluster: Cluster, fault: str, kinds: str) -> Report:
 
 
 def test_noise_of_four_fifths_is_found(faulty: Cluster) -> None:
+    """Claim: noise × 0.8 is found from outside
+    Now: found
+    """
     report = audited(faulty, "less-noise", "dp_sgd")
     (result,) = report.results
     assert not report.passed and "VIOLATION" in verdict(report)
@@ -37,6 +40,9 @@ def test_noise_of_four_fifths_is_found(faulty: Cluster) -> None:
 
 @pytest.mark.nightly  # by day a fault of the noise, above
 def test_records_clipped_to_twice_the_norm_are_found(faulty: Cluster) -> None:
+    """Claim: a record clipped to 2 C is found
+    Now: found
+    """
     report = audited(faulty, "twice-the-clip", "clip automatic")
     (result,) = report.results
     assert not report.passed and result.finding.lower_mu > 1.5 * result.charged_mu
@@ -60,6 +66,9 @@ def test_dp_adamwosm_s_noise_of_half_is_found(faulty: Cluster) -> None:
 
 @pytest.mark.nightly  # by day a fault of the noise, above
 def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
+    """Claim: noise that two jobs share is found
+    Now: found
+    """
     report = audited(faulty, "shared-noise", "dp_sgd,clip per_layer")
     # Each job by itself has the noise that it was charged for.
     assert [result.passed for result in report.results] == [True, True]
@@ -70,6 +79,9 @@ def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
 
 @pytest.mark.nightly  # tests/canaries counts scores; a fault of the real worker is found above
 def test_an_uncharged_score_is_found(faulty: Cluster) -> None:
+    """Claim: an uncharged score is found
+    Now: found
+    """
     report = audited(faulty, "uncharged-scores", "score loss")
     (result,) = report.results
     assert not report.passed

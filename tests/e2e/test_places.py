@@ -153,7 +153,11 @@ def require_one_row_of_change(analyst: Analyst) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("service", ["sqlite"], indirect=True)
 def test_a_released_loss_tells_no_user_s_presence(service: Service, tmp_path: Path) -> None:
-    """Each score is near its mean over random rows, and all together do not follow what the users' order would give."""
+    """Each score is near its mean over random rows, and all together do not follow what the users' order would give.
+
+    Claim: one user changes a released `loss` on the training part by at most its charge, over REST
+    Now: a row of its own: no job fits one of both data sets better
+    """
     with service.client() as client:
         names = {
             name: client.create_dataset(

@@ -135,6 +135,9 @@ def test_a_study_stored_before_releases_a_mean_in_each_trial(db: Database, submi
 
 
 def test_a_certificate_says_who_released_the_mean_and_a_second_release_is_found(db: Database, submit: Submit) -> None:
+    """Claim: a second release of a study's mean is found
+    Now: found in the certificate; refused by the worker
+    """
     study = submit(runs_per_level=1, changes=CENTERED)
     runs = finished(db, study)
     assert certificates.issue(db, study, Ed25519PrivateKey.generate(), "1")

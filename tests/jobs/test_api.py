@@ -109,6 +109,9 @@ def test_what_does_not_fit_is_refused_and_consumes_nothing(api: Api, db: Databas
 
 
 def test_the_same_idempotency_key_gives_the_same_job(api: Api, db: Database) -> None:
+    """Attack (Doors): One Idempotency-Key twice
+    Now: `Idempotent-Replayed: true`
+    """
     dataset = add_dataset(db)
     first = post(api, "/v1/jobs", job_spec(dataset))
     again = post(api, "/v1/jobs", job_spec(dataset))

@@ -111,6 +111,10 @@ def test_a_part_is_sent_of_a_whole_file_alone(api: Api, settings: Settings, db: 
 def test_over_the_wire_a_damaged_file_never_arrives_complete(
     api: Api, settings: Settings, db: Database, submit: Any
 ) -> None:
+    """Attack (Reliability): A byte of a model is flipped on the disk
+    Now: the download breaks off before its end; 409 from then on
+    Also: tests/jobs/test_artifacts.py::test_a_flipped_byte_breaks_the_download_and_marks_the_file
+    """
     model = Published(api, settings, db, submit(), 4 * CHUNK)
     model.damage(5)
     with serving(settings.home) as url:

@@ -75,7 +75,14 @@ def test_a_greedy_key_waits_and_another_does_not(api: Api, db: Database, slow: S
 
 
 def test_a_place_is_free_for_another_while_one_key_prices_all_it_can(api: Api, db: Database, slow: SlowDesk) -> None:
-    """Both processes worked for one key before: another's quote waited for one of its prices to end."""
+    """Both processes worked for one key before: another's quote waited for one of its prices to end.
+
+    Attack (Tenants): 24 expensive quotes of one key at a time
+    Now: one process of two, as for all keys with expensive prices together; two keys that alternated long and short
+    ones took both, and now at most a fifth of the second one's time
+    Also: tests/jobs/test_turns.py::test_expensive_keys_together_leave_a_place_to_the_others,
+    tests/jobs/test_turns.py::test_keys_that_mix_long_and_short_turns_leave_a_place_most_of_the_time
+    """
     dataset = add_dataset(db)
     with ThreadPoolExecutor(10) as pool:
         greedy = [pool.submit(quote, api, "analyst", dataset, 0.1 + number / 100) for number in range(3)]

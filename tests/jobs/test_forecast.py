@@ -70,6 +70,9 @@ def settled(api: Api, db: Database, dataset: str, number: int, share: float = 1.
 def test_as_many_jobs_as_the_forecast_says_are_admitted_and_not_one_more(
     api: Api, db: Database, kind: str, order: float | None, changes: dict[str, Any]
 ) -> None:
+    """Claim: as many jobs as a forecast says are admitted, and not one more
+    Now: exact, for `gdp` and `rdp`, full batch and Poisson
+    """
     dataset = add_dataset(db, privacy=privacy(kind), order=order)
     spec = job_spec(dataset, **changes)
     found = forecast(api, dataset, spec)
@@ -101,7 +104,11 @@ def test_a_forecast_needs_the_same_data_set_and_a_ledger(api: Api, db: Database)
 def test_one_job_is_shown_at_its_own_epsilon_under_any_filter(
     api: Api, db: Database, changes: dict[str, Any], accountant: str
 ) -> None:
-    """The filter's conversion of one ε = 1 job is 1.5 to 2 here."""
+    """The filter's conversion of one ε = 1 job is 1.5 to 2 here.
+
+    Claim: one ε = 1 job is shown as ε = 1 under any filter
+    Now: its own ε
+    """
     dataset = add_dataset(db, privacy=privacy("rdp", 4.0), order=8.0)
     settled(api, db, dataset, 1, **changes)
     for shown in (

@@ -60,6 +60,10 @@ def test_attempts_without_their_own_user_degrade(db: Database, settings: Setting
 
 
 def test_readiness_is_looked_at_once_for_all_who_ask_at_once() -> None:
+    """Attack (Doors): A probe of readiness
+    Now: needs none, tells nothing private, and costs one look a second
+    Also: tests/jobs/test_api.py::test_every_route_but_health_and_readiness_needs_a_key
+    """
     looked: list[int] = []
 
     def look() -> dict[str, str]:

@@ -73,7 +73,11 @@ def registered(api: Api, data: str, declared: int) -> str:
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("data", DATA)
 def test_what_is_quoted_is_what_a_data_set_of_so_many_records_gets(api: Api, data: str, job: str) -> None:
-    """Rows, slack, memory, noise and price: of other slots, a score's too."""
+    """Rows, slack, memory, noise and price: of other slots, a score's too.
+
+    Claim: a quote for n records is that of a data set of n records
+    Now: equal, member by member
+    """
     small, large = registered(api, data, 60), registered(api, data, 1500)
     records = api.get(f"/v1/datasets/{large}").json()["shape"]["records_train"]
     asked = JOBS[job] | ({"evaluation": None} if data == "no hold-out" else {})

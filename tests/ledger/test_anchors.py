@@ -82,6 +82,9 @@ def test_certificates_find_a_chain_that_was_rewritten(open_db: Database, spent: 
 
 
 def test_certificates_find_a_tail_that_was_rolled_back(open_db: Database, spent: str) -> None:
+    """Attack (Reliability): A ledger's tail is rolled back
+    Now: found, and admits nothing
+    """
     with open_db.read() as session:
         state = balance_of(session.get_one(Account, spent)).model_dump()
         assert session.get_one(LedgerEntry, (spent, 5)).memo["balance"] != state
@@ -175,6 +178,9 @@ def test_a_row_that_was_changed_otherwise_admits_nothing(db: Database, change: s
 def test_what_the_daily_check_finds_closes_the_data_set_until_it_is_mended(
     open_db: Database, spent: str, heads: Heads, settings: Settings
 ) -> None:
+    """Attack (Reliability): A change that nobody asks `verify` about
+    Now: a daily check, in `/readyz` and `/metrics`, closes the data set
+    """
     other = open_ledger(open_db)
     day = timedelta(days=1)
     assert [verifications.check_next(open_db, heads, day) for _ in range(3)] == [True, True, False]

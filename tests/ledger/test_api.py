@@ -205,7 +205,12 @@ def test_a_fault_is_shown_as_it_was_found(api: Api, db: Database) -> None:
 
 
 def test_no_request_reads_the_entries(api: Api, db: Database) -> None:
-    """Any viewer held all threads of the API with the verification of a ledger of a million entries."""
+    """Any viewer held all threads of the API with the verification of a ledger of a million entries.
+
+    Attack (Tenants): Viewers ask for the verification of a ledger of 10⁶ entries
+    Now: the last one is shown; the relay makes one at a time
+    Also: tests/ledger/test_api.py::test_an_owner_asks_for_one_and_the_relay_makes_one_at_a_time
+    """
     dataset_id, statements = own(api, db, a_history(db)), []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -222,7 +227,11 @@ def test_no_request_reads_the_entries(api: Api, db: Database) -> None:
 def test_jobs_are_composed_once_for_all_who_ask_and_not_in_a_long_ledger(
     api: Api, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request read all jobs: of a million entries any viewer held a thread of the API for two minutes."""
+    """Each request read all jobs: of a million entries any viewer held a thread of the API for two minutes.
+
+    Attack (Tenants): Viewers ask for a long ledger's figures
+    Now: once for each head, one request at a time; above 10,000 entries the filter's figures alone
+    """
     dataset_id, read = own(api, db, a_history(db)), []
     real = summary.posted
     monkeypatch.setattr(summary, "posted", lambda *of: read.append(of) or real(*of))

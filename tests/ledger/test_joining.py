@@ -109,6 +109,9 @@ def test_without_a_private_holdout_there_is_one_account_to_charge(db: Database) 
 
 
 def test_both_together_stay_within_the_cap(db: Database) -> None:
+    """Claim: two ledgers of the same records can become one
+    Now: an admin joins them, within the cap
+    """
     closed, stays = open_ledger(db), open_ledger(db)
     budget = balances(db, stays)["train"]["budget"]
     spend(db, closed, "job_1", budget // 2)

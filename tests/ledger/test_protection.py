@@ -115,6 +115,15 @@ def refuses(db: Database, *statements: str) -> None:
 
 @pytest.mark.parametrize("statement", [*ON_BOTH, *UNSTATED])
 def test_the_database_itself_refuses(db: Database, statement: str) -> None:
+    """Attack (Reliability): `UPDATE accounts SET train_spent = 0`
+    Now: triggers refuse it; without them each hold compares the row with the last entry: refused
+    Also: tests/ledger/test_anchors.py::test_a_row_that_was_set_back_admits_nothing
+
+    Attack (Reliability): `UPDATE accounts SET cap_epsilon = 9`, `joined_into = NULL`, `largest_cap_epsilon = 9`, with
+    `entries` counted up
+    Now: refused unless the statement moves the head to an entry that states them
+    Also: tests/ledger/test_protection.py::test_a_cap_that_its_entry_states_otherwise_is_refused
+    """
     refuses(db, statement)
 
 

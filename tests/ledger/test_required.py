@@ -119,7 +119,11 @@ def evidence(db: Database, heads: Heads, tmp_path: Path) -> Evidence:
 
 
 def test_without_a_trusted_key_nothing_is_accepted(evidence: Evidence, verify: Verify) -> None:
-    """A forger's certificate carries the forger's key: its signature holds."""
+    """A forger's certificate carries the forger's key: its signature holds.
+
+    Attack (Reliability): A forger's certificate is verified without a key
+    Now: exit code 2, "intact; signer not checked"
+    """
     forged = copy.deepcopy(evidence.document["certificate"])
     forged["epsilon"]["value"] = 0.01
     forged["ledger"] = {name: forged["ledger"][name] for name in ("entry_seq", "balance_after", "head")}
@@ -146,6 +150,10 @@ def test_a_script_reads_that_the_signer_was_not_checked(evidence: Evidence) -> N
 
 
 def test_a_checkpoint_may_be_required(evidence: Evidence, verify: Verify) -> None:
+    """Attack (Reliability): A certificate whose charge a rewound ledger has lost
+    Now: `--require-checkpoint` and `--witness KEY` refuse it, in both verifiers
+    Also: tests/ledger/test_required.py::test_a_witness_may_be_required
+    """
     key = ("--public-key", TRUSTED)
     assert verify(evidence.bare, *key)[0] == 0
     for words in (("--require-checkpoint",), ("--witness", str(evidence.witness.key))):

@@ -124,7 +124,11 @@ def test_a_planted_fault_is_found_by_the_certificate_itself(
     fault: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nobody asks a second time: the job's own canaries contradict its claim."""
+    """Nobody asks a second time: the job's own canaries contradict its claim.
+
+    Claim: noise × 0.8 is found by a job's own certificate
+    Now: `exceeded`
+    """
     before = alarms(db)
     job_id, body = certified(db, settings, client, faulty, f"{fault}:audited", 20_000)
     assert body["audit"]["exceeded"] and body["audit"]["mu_at_least"] > 2.0

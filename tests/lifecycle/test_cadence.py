@@ -71,6 +71,9 @@ def test_a_cadence_ticks_at_whole_seconds(clock: Clock) -> None:
 
 
 def test_news_wait_for_the_next_second(db: Database, submit: Submit, clock: Clock) -> None:
+    """Claim: events have a cadence of one second
+    Now: whole seconds
+    """
     job_id = submit()
     log = attempt(db, job_id, clock)
     before = ["queued", "attempt_started"]

@@ -147,6 +147,9 @@ def require_same(db: Database, settings: Settings, fork_server: ForkServer, job_
 def test_a_job_that_is_killed_at_four_fifths_does_the_last_fifth(
     db: Database, quick: Settings, fork_server: ForkServer, submit: Submit, name: str
 ) -> None:
+    """Claim: a job killed at 80 % of its steps does the last fifth, to the same model
+    Now: from its checkpoint, on one process, two, and sharded
+    """
     job_id, processes = submit(name, **JOBS[name]), JOBS[name].get("runtime", {}).get("processes", 1)
     run(Watched.of(db, job_id, KILLED, Watched.kill), quick, fork_server, processes)
     assert (job_row(db, job_id).status, ends(db, job_id)) == ("queued", ["crashed"])
@@ -377,7 +380,11 @@ def stopped_job(db: Database, settings: Settings, fork_server: ForkServer, submi
 def test_a_file_that_is_not_the_job_s_state_is_not_gone_on_from(
     db: Database, settings: Settings, fork_server: ForkServer, submit: Submit, others: Path
 ) -> None:
-    """An attempt for each, which ends where it begins; the last one goes on to the job's end."""
+    """An attempt for each, which ends where it begins; the last one goes on to the job's end.
+
+    Claim: a checkpoint that is missing, torn, tampered with or another's is not gone on from
+    Now: step 0, the same model
+    """
     job_id = stopped_job(db, settings, fork_server, submit, "not believed")
     path, begun = file_of(settings, job_id), {}
     state = path.read_bytes()

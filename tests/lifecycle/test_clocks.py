@@ -65,7 +65,12 @@ def test_a_lost_worker_is_noticed_by_whatever_clock_it_had(db: Database, submit:
 def test_a_machine_that_was_started_again_holds_no_lease(
     db: Database, submit: Submit, backing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite's clock begins anew with the machine: an old lease would look as if it held for days."""
+    """SQLite's clock begins anew with the machine: an old lease would look as if it held for days.
+
+    Attack (Reliability): A machine with SQLite is started again, or sleeps
+    Now: by the time since the boot, with its id
+    Also: tests/lifecycle/test_clocks.py::test_sqlite_counts_the_time_that_the_machine_sleeps
+    """
     if backing != "sqlite":
         pytest.skip("PostgreSQL's clock goes on")
     job_id = submit()
@@ -92,6 +97,10 @@ def test_sqlite_counts_the_time_that_the_machine_sleeps(
 
 
 def test_a_few_takebacks_fail_no_job(db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack (Reliability): A job is taken back again and again
+    Now: it waits 1, 2, 4, … 60 s and goes on
+    Also: tests/lifecycle/test_clocks.py::test_a_job_that_is_taken_back_again_waits_before_it_runs_again
+    """
     monkeypatch.setattr(claims, "LONGEST_BACKOFF_S", 0.0)
     job_id = submit()
     for _ in range(12):  # four times as often as it may fail
@@ -104,7 +113,12 @@ def test_a_few_takebacks_fail_no_job(db: Database, submit: Submit, monkeypatch: 
 def test_a_job_that_nobody_survives_ends_as_one_that_crashed(
     db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job whose attempts end their supervisors would be tried for ever. It spends its whole hold."""
+    """A job whose attempts end their supervisors would be tried for ever. It spends its whole hold.
+
+    Attack (Doors): A job whose attempts kill their supervisors
+    Now: after ten times as many lapsed leases as it may have crashes it fails, its whole hold spent; workers that stop
+    in order are not counted
+    """
     monkeypatch.setattr(claims, "LONGEST_BACKOFF_S", 0.0)
     job_id = submit()
     hold = balances(db, job_id)
@@ -156,6 +170,9 @@ def test_crashes_wait_too_and_fail_the_job_as_before(db: Database, submit: Submi
 
 
 def test_a_wrong_clock_is_shown(db: Database, settings: Settings, backing: str) -> None:
+    """Attack (Reliability): A clock goes wrong unnoticed
+    Now: `/readyz`, `/metrics` and `GET /v1/workers` do
+    """
     assert health.checks(db, settings)["clock"] == "ok"
     with ahead(20.0):
         Presence(db, "late", 1, 5.0).beat()

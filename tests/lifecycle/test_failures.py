@@ -38,6 +38,9 @@ def test_every_code_of_an_attempt_is_decided_on() -> None:
 def test_on_private_data_a_cause_that_may_follow_from_them_is_internal(
     db: Database, submit: Submit, settings: Settings, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Claim: on private data a failure is of a closed set, whatever its cause
+    Now: `internal`, but for causes that no record can have
+    """
     job_id = submit()
     log = claimed(db, job_id)
     log.start_block(1, 2)

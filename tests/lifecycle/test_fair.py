@@ -161,6 +161,9 @@ def test_who_has_a_worker_waits_for_who_has_none(db: Database, submit: Submit) -
 
 
 def test_a_job_that_waits_for_a_device_blocks_nobody(db: Database, submit: Submit) -> None:
+    """Attack (Doors): A job that waits for a GPU
+    Now: blocks nobody
+    """
     dataset = add_dataset(db)
     with db.write() as session:
         key = add_key(session, "analyst")

@@ -94,6 +94,9 @@ def artifacts(db: Database, settings: Settings) -> tuple[int, list[Path]]:
 def test_a_last_word_after_the_time_fails_the_job_whatever_it_says(
     db: Database, settings: Settings, submit: Submit, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
+    """Attack (Reliability): Its last word comes after its time, before anybody looked
+    Now: the same end, whatever it says; no model
+    """
     monkeypatch.setattr(supervisor, "_time_left_s", lambda *_: -1.0)
     job_id = submit()
     hold = balances(db, job_id)

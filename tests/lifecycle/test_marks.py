@@ -160,7 +160,12 @@ ENDS: dict[str, Callable[[World, str], None]] = {"reaped": reaped, "taken up": t
 
 @pytest.mark.parametrize("end", ENDS)
 def test_what_left_a_job_is_charged_though_a_backup_forgot_it(world: World, end: str) -> None:
-    """6 scores and 60 steps left; the restored database knew 1 and 10, charged those, and said that all was well."""
+    """6 scores and 60 steps left; the restored database knew 1 and 10, charged those, and said that all was well.
+
+    Attack (Reliability): A backup is taken while a job runs, and restored
+    Now: a mark of the job, on disk before anything leaves: the larger is charged; the job goes on under fresh keys
+    Also: tests/lifecycle/test_marks.py::test_a_job_that_goes_on_after_a_backup_has_fresh_keys_and_the_rest_of_its_hold
+    """
     dataset, job = admitted(world)
     other, twin = admitted(world)
     log = begun(world, job)
@@ -332,7 +337,12 @@ def test_nothing_starts_and_nothing_is_released_if_the_mark_cannot_be_written(wo
 
 
 def test_others_write_while_a_mark_waits_for_its_disk(world: World) -> None:
-    """It was written within the transaction: with SQLite everybody waited for its fsync, or for a bucket."""
+    """It was written within the transaction: with SQLite everybody waited for its fsync, or for a bucket.
+
+    Attack (Reliability): A job with many scores, on SQLite
+    Now: a line more, outside transactions
+    Also: tests/lifecycle/test_marks.py::test_a_mark_grows_by_what_is_new
+    """
     _, job = admitted(world)
     log = before_a_score(world, job)
     with waiting(log, world.heads.folder / f"{job}.mark") as scored:
@@ -415,7 +425,13 @@ def test_anything_else_at_a_mark_s_end_is_damage(world: World, damage: str) -> N
 
 @pytest.mark.parametrize("damage", [b"{}\n", b"", None], ids=["damaged", "unreadable", "in the middle"])
 def test_a_damaged_mark_closes_its_own_data_set_alone(world: World, damage: bytes | None) -> None:
-    """One damaged mark stopped `scrimp restore` for all data sets."""
+    """One damaged mark stopped `scrimp restore` for all data sets.
+
+    Attack (Reliability): A crash or a hand changes a mark
+    Now: a cut last line does not count; else that job's data sets alone close, until `--post` spends the whole hold
+    Also: tests/lifecycle/test_marks.py::test_the_line_that_a_crash_cut_off_does_not_count,
+    tests/lifecycle/test_marks.py::test_anything_else_at_a_mark_s_end_is_damage
+    """
     dataset, job = admitted(world)
     sound, twin = admitted(world)
     for each in (job, twin):
@@ -471,6 +487,11 @@ def test_a_trial_with_a_damaged_mark_ends_with_its_study(world: World) -> None:
 
 
 def test_an_older_attempt_writes_nothing_to_a_newer_one_s_mark(world: World) -> None:
+    """Attack (Reliability): An attempt that lost its job writes its mark late
+    Now: refused after the next one's first line, also where a restored database counts anew, or the mark is removed
+    Also: tests/lifecycle/test_marks.py::test_after_a_restore_a_new_attempt_writes_though_its_number_was_there_before,
+    tests/lifecycle/test_marks.py::test_a_late_attempt_makes_no_mark_of_a_job_that_has_ended
+    """
     _, job = admitted(world)
     old, mark = before_a_score(world, job), world.heads.folder / f"{job}.mark"
     with waiting(old, mark) as late:
@@ -506,7 +527,13 @@ def test_after_a_restore_a_new_attempt_writes_though_its_number_was_there_before
 
 
 def test_a_job_that_ended_for_less_than_its_mark_is_named_and_charged(world: World) -> None:
-    """As in a database that was set back and whose job was ended by a version without marks."""
+    """As in a database that was set back and whose job was ended by a version without marks.
+
+    Attack (Reliability): A job or a waiting trial ends in a restored database for less than left it
+    Now: trials by their marks; an ended job is named, closes its data sets and keeps its mark until the rest is posted
+    Also: tests/lifecycle/test_marks.py::test_two_short_trials_of_one_study_are_charged_its_hold_once,
+    tests/lifecycle/test_marks.py::test_a_trial_that_a_restore_forgot_is_charged_when_another_ends_its_study
+    """
     dataset, job = admitted(world)
     log = begun(world, job)
     behind.record(world.db, world.heads, dataset)

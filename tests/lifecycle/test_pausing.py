@@ -227,6 +227,9 @@ def test_a_pause_gives_its_place_to_the_key_s_next_job(db: Database, submit: Sub
 
 @pytest.mark.parametrize("other", ["cancel", "finish", "lose", "resume", "claim"])
 def test_a_race_has_one_outcome(db: Database, submit: Submit, other: str) -> None:
+    """Claim: a paused job goes on free of charge, whatever it races with
+    Now: one outcome; the replay is not counted
+    """
     job = submit(privacy={"target_epsilon": 0.1}, evaluation=None)
     log = None if other == "claim" else claimed(db, job)
     if log is not None:

@@ -213,6 +213,9 @@ def test_a_newer_backup_opens_the_data_set(world: World) -> None:
 
 
 def test_the_head_is_on_disk_before_the_first_private_pass(world: World) -> None:
+    """Attack (Reliability): The storage has a job that the database does not know
+    Now: the same alarm
+    """
     dataset = add_dataset(world.db, privacy=CAP, holdout=None)
     backup = world.backup()
     job = world.submit(dataset, 0.5, "first").json()["id"]
@@ -278,6 +281,10 @@ def scrimp_restore(world: World, *arguments: str) -> subprocess.CompletedProcess
 
 
 def test_the_command_shows_the_gap_and_posts_it(world: World) -> None:
+    """Attack (Reliability): What a backup forgot is to be put right
+    Now: `scrimp restore` shows it, posts it as spent, rotates the noise key's epoch
+    Also: tests/lifecycle/test_restore.py::test_a_new_epoch_gives_unfinished_jobs_fresh_keys
+    """
     dataset = add_dataset(world.db, privacy=CAP, holdout=None)
     backup = world.backup()
     world.run(world.submit(dataset, 0.5, "first").json()["id"])

@@ -75,7 +75,11 @@ def test_what_is_no_message_is_dropped(settings: Settings) -> None:
 
 
 def test_what_killed_senders_left_half_done_is_swept(tmp_path: Path) -> None:
-    """Zero bytes, half a message, one that a reader had taken; young ones may still be written to."""
+    """Zero bytes, half a message, one that a reader had taken; young ones may still be written to.
+
+    Attack (Doors): Senders that are killed fill the spool
+    Now: swept
+    """
     long_ago = time.time() - 2 * spool.STALE_S
     names = ("1_a.scrimp.msg.draft", "2_b.scrimp.msg.draft", "3_c.scrimp.taken", "4_d.scrimp.msg")
     for name, content in zip(names, ("", '{"bo', "{}", "{}"), strict=True):

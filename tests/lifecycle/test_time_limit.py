@@ -45,7 +45,12 @@ def failed_by_time(db: Database, job_id: str, hold: tuple[int, int, int, int]) -
 
 
 def test_a_job_past_the_limit_that_it_asked_for_fails(db: Database, settings: Settings, submit: Submit) -> None:
-    """Also before its first step: that loading took so long depends on the data."""
+    """Also before its first step: that loading took so long depends on the data.
+
+    Attack (Reliability): A job runs for ever
+    Now: `time-limit`, the whole hold spent
+    Also: tests/lifecycle/test_time_limit.py::test_a_keys_limit_and_the_settings_hold_too
+    """
     job_id = submit(runtime={"max_duration_s": 0.5})
     hold = balances(db, job_id)
     run(db, settings, job_id)

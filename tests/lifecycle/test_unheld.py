@@ -41,7 +41,11 @@ def sound(db: Database, dataset: str) -> bool:
 def test_a_job_without_a_hold_ends_with_its_first_attempt(
     db: Database, submit: Submit, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It stayed `running`, and was tried for ever: an end without a hold was an error."""
+    """It stayed `running`, and was tried for ever: an end without a hold was an error.
+
+    Claim: a job without a hold ends
+    Now: `failed`; what it started is charged
+    """
     job_id = submit()
     dataset = forget(db, job_id)
     with caplog.at_level(logging.ERROR):

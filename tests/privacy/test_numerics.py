@@ -101,6 +101,9 @@ def test_a_step_has_the_rows_of_its_kind_of_batches() -> None:
 
 
 def test_a_physical_batch_is_bounded_by_what_fits() -> None:
+    """Claim: `physical_batch_size` is bounded by the automatic size
+    Now: bounded
+    """
     assert numerics(512, model=MLP, runtime={"physical_batch_size": 7}).rows_per_pass == 6
     assert numerics(512, model=MLP, runtime={"physical_batch_size": 100}).rows_per_pass == 96
     assert numerics(model=MLP, runtime={"physical_batch_size": 10**9}).rows_per_pass <= 4080

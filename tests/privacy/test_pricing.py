@@ -212,7 +212,11 @@ def test_comparison_of_full_batch_jobs_and_of_none() -> None:
 
 
 def test_basic_composition_divides_delta_among_the_jobs() -> None:
-    """Two jobs of ε = 1 at δ = 1e-5 are 2.09 at that δ: their plain sum, 2, holds at 2e-5 only."""
+    """Two jobs of ε = 1 at δ = 1e-5 are 2.09 at that δ: their plain sum, 2, holds at 2e-5 only.
+
+    Claim: basic composition holds at the δ that is printed
+    Now: Σ εᵢ(δ/k)
+    """
     job = events.composed([events.noisy_sums(1.0, math.sqrt(50) / gdp.mu_from_epsilon(1.0, DELTA), 50)])
     assert basic(CompareRequest(events=(job,), delta=DELTA)).epsilon == pytest.approx(1.0, abs=1e-9)
     assert basic(CompareRequest(events=(job, job), delta=DELTA)).epsilon == pytest.approx(2.0725, abs=0.03)

@@ -146,6 +146,10 @@ def test_public_side_information_that_a_job_needs_stays(
 
 
 def test_the_same_content_is_no_second_budget(api: Roles, db: Database, dataset: str) -> None:
+    """Attack (Doors): Content is deleted and registered anew
+    Now: its keyed hash stays: no second budget
+    Also: tests/retention/test_deletion.py::test_retention_settings_delete_what_is_old_and_idle
+    """
     assert delete(api, dataset).status_code == 200
     with db.read() as session:
         assert [each.id for _part, each in with_content(session, api.key_ids["owner"], ["a" * 64])] == [dataset]

@@ -347,7 +347,13 @@ def test_a_watch_ends_a_call_and_its_process(tmp_path: Path) -> None:
 
 
 def test_a_parser_reaches_its_own_file_and_nothing_else(tmp_path: Path) -> None:
-    """The product's own process, with the files that a parser gets; the target stands for a reader turned hostile."""
+    """The product's own process, with the files that a parser gets; the target stands for a reader turned hostile.
+
+    Attack (Doors): A reader of an owner's file that turned hostile
+    Now: its file and its output
+    Also: tests/sandbox/test_limited.py::test_each_format_is_read_by_a_process_that_sees_its_file_alone,
+    tests/datasets/test_parsing.py::test_a_recount_sees_its_parts_and_nothing_else
+    """
     (tmp_path / "secret").write_text("s")
     (tmp_path / "out").mkdir()
     (tmp_path / "file").write_text("a,b")

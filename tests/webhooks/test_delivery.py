@@ -319,7 +319,11 @@ def test_a_claim_that_ran_out_is_taken_over_and_its_late_word_is_not_written(
 def test_relays_whose_clocks_differ_send_a_message_once(
     db: Database, settings: Settings, hook: Hook, backing: str, skew_s: float
 ) -> None:
-    """A claim was written with one relay's clock and judged with another's, and so was the time of the next try."""
+    """A claim was written with one relay's clock and judged with another's, and so was the time of the next try.
+
+    Attack (Reliability): Relays whose clocks differ send webhooks
+    Now: once, when due by the database's clock
+    """
     if backing == "sqlite":
         pytest.skip("one machine has one clock")
     with ahead(-skew_s):

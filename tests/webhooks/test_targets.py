@@ -222,6 +222,9 @@ def test_a_lookup_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("url", "fits"), [("https://example.com/", True), ("https://example.com:6379/", False)])
 def test_only_the_usual_ports_are_sent_to_unless_set(url: str, fits: bool) -> None:
+    """Attack (Doors): Webhooks to other services' ports
+    Now: 443 and 80 unless set
+    """
     for settings, expected in ((Settings(), fits), (Settings(webhooks_ports=[6379, 443]), True)):
         made = Policy.of(settings)
         made.resolver = lambda _host, _port: ["93.184.216.34"]

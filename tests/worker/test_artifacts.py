@@ -85,7 +85,12 @@ def of_a_file_that_grew(output: Path) -> Path:
     ],
 )
 def test_what_is_planted_in_its_place_is_not_read(output: Path, planted: Callable[[Path], Path]) -> None:
-    """The attempt knows what the secret's SHA-256 is. By path, links were followed, and a pipe was waited for."""
+    """The attempt knows what the secret's SHA-256 is. By path, links were followed, and a pipe was waited for.
+
+    Attack (Doors): A hostile attempt that puts a link, a pipe, a second name or another folder in its artifacts' place
+    Now: opened once by descriptor, never through a link; regular files of one name, in the attempt's own folder
+    Also: tests/worker/test_artifacts.py::test_a_link_in_the_folder_s_place_is_not_followed
+    """
     with pytest.raises(PrivacyError):
         read_artifact(output, reported(planted(output)))
 

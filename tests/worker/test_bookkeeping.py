@@ -340,7 +340,11 @@ def test_how_others_are_bounded_does_not_depend_on_one_record_more(monkeypatch: 
 
 
 def test_more_positions_than_are_paid_for_are_refused() -> None:
-    """What sums may round is bounded by them. Uses of one parameter count together, rows and formed gradients too."""
+    """What sums may round is bounded by them. Uses of one parameter count together, rows and formed gradients too.
+
+    Claim: the positions that the slack is computed for are those that are summed
+    Now: more of them end the attempt
+    """
 
     class Twice(nn.Module):
         def __init__(self) -> None:

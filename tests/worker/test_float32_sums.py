@@ -136,6 +136,9 @@ def nasty(kind: str, n: int, generator: np.random.Generator) -> tuple[torch.Tens
 @pytest.mark.parametrize("kind", ["plain", "scales", "cancelling", "ties", "broken"])
 @pytest.mark.parametrize("norm", [1.0, 1e-6, 1e6])
 def test_one_record_changes_the_engine_s_sum_by_at_most_c(kind: str, norm: float) -> None:
+    """Claim: sums in float32: one record more changes one group of 48, in its own row
+    Now: at most 1.0006 C
+    """
     generator = np.random.default_rng(7)
     engine = engine_of(5, 3, max_grad_norm=norm)
     parameters = {"weight": torch.randn(3, 5, dtype=torch.float64), "bias": torch.randn(3, dtype=torch.float64)}
@@ -191,6 +194,9 @@ def network_engine(group: int | None = DENSE_GROUP, **changes: Any) -> Bookkeepi
 @pytest.mark.parametrize("kind", ["plain", "scales", "cancelling", "ties", "broken"])
 @pytest.mark.parametrize("norm", [1.0, 1e-6, 1e6])
 def test_one_record_changes_a_network_s_sum_by_at_most_c(kind: str, norm: float) -> None:
+    """Claim: the same in a network of linear layers, a group of 96
+    Now: at most 1.0023 C
+    """
     generator, rows = np.random.default_rng(7), NETWORK.rows_per_pass
     grid = Grid(400, rows)
     parameters = {name: 3.0 * value for name, value in NETWORK.init(KEY).items()}

@@ -154,7 +154,11 @@ def test_a_machine_without_a_place_for_a_process_harms_no_other() -> None:
 
 
 def test_a_fork_server_that_dies_at_its_start_is_a_crash_and_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as by a signal on a processor without some instructions: the job would be tried for ever."""
+    """Such as by a signal on a processor without some instructions: the job would be tried for ever.
+
+    Attack (Doors): A fork server that dies by a signal at its start
+    Now: a crash
+    """
     monkeypatch.setattr("worker.attempt.fork_server.COMMAND", ("/bin/sh", "-c", "kill -SEGV $$"))
     dies = ForkServer()
     with pytest.raises(StartError) as caught:
@@ -164,7 +168,12 @@ def test_a_fork_server_that_dies_at_its_start_is_a_crash_and_no_loss(monkeypatch
 
 
 def test_it_is_said_how_a_process_ended(fork_server: ForkServer) -> None:
-    """Its own end, or the signal: only the parent is told by the kernel."""
+    """Its own end, or the signal: only the parent is told by the kernel.
+
+    Attack (Reliability): An attempt crashes
+    Now: job and attempt in every line, and how the process ended
+    Also: tests/lifecycle/test_watch.py::test_a_frozen_process_is_ended_and_its_job_queued_again
+    """
     (killed, one), (left, other), (alive, third) = forked(fork_server), forked(fork_server), forked(fork_server)
     killed.kill()
     other.close()  # its supervisor is gone: it ends by itself

@@ -159,7 +159,11 @@ def test_a_row_that_counts_must_be_finite(library: bool, monkeypatch: pytest.Mon
 def test_a_sum_beyond_the_grid_makes_the_total_nan(
     units: float, library: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lowest bits would be no integer: a total that looks right. Clipped records cannot reach it."""
+    """Its lowest bits would be no integer: a total that looks right. Clipped records cannot reach it.
+
+    Claim: a total on the grid is the sum
+    Now: NaN, which no release accepts
+    """
     monkeypatch.setattr(totals, "STEPS", STEPS if library else None)
     unit = grid_unit(1000, 200, 1.0)
     gradients, factors = torch.zeros(3, 5), torch.ones(3)

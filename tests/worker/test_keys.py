@@ -263,7 +263,12 @@ CONSTANTS: dict[str, Callable[[Purpose], bytes]] = {
 
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_a_constant_key_is_found(purpose: Purpose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant for each key: the plan takes one that everyone knows. Both the list and the published numbers tell."""
+    """A mutant for each key: the plan takes one that everyone knows. Both the list and the published numbers tell.
+
+    Attack (Reliability): A derived key, such as that of the secret order, is a public constant
+    Now: each place that draws from a key, or derives one, is on a list; a constant key is found at each
+    Also: tests/architecture/test_derived_keys.py::test_a_constant_key_is_found
+    """
     honest, key = Plan._key, CONSTANTS["public" if purpose in ("order", "sampler") else "constant"](purpose)
     monkeypatch.setattr(Plan, "_key", lambda self, keys, what: key if what == purpose else honest(self, keys, what))
     with pytest.raises(AssertionError):

@@ -124,7 +124,11 @@ def renumbered(occupants: Occupants, x: int) -> Occupants:
 @pytest.mark.parametrize("x", [0, 40, 80])
 @pytest.mark.parametrize("name", BATCHES)
 def test_tails_and_absence_leave_the_same_rows_and_sum(name: str, x: int) -> None:
-    """And with heads one row more is occupied; emptied, it leaves D's sum."""
+    """And with heads one row more is occupied; emptied, it leaves D's sum.
+
+    Claim: a step without x is that of the data without x, given the others' coins and rows
+    Now: the same bits; with x one row differs
+    """
     restriction, joined, alone = steps_of(BATCHES[name], x)
     seen = set()
     for step in STEPS:

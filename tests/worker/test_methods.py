@@ -62,7 +62,11 @@ def test_what_is_neither_a_product_nor_a_choice() -> None:
 @pytest.mark.parametrize("uses", [2, 5, 8, 20])
 @pytest.mark.parametrize(("rows", "width"), [(1, 3), (1, 16), (3, 7), (3, 33), (5, 64)])
 def test_uses_of_a_parameter_are_added_in_one_order_at_every_place(uses: int, rows: int, width: int) -> None:
-    """torch's sum over a stack adds the last places by other code: 20 uses of 3 × 33 numbers had two results."""
+    """torch's sum over a stack adds the last places by other code: 20 uses of 3 × 33 numbers had two results.
+
+    Claim: a parameter's gradient depends on no place among its numbers
+    Now: one order at every place
+    """
     generator = torch.Generator().manual_seed(uses)
     numbers = torch.randn(uses, generator=generator) * 10.0 ** torch.randn(uses, generator=generator)
     wanted = numbers[0]

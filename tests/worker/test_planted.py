@@ -285,6 +285,9 @@ FAINT = {"audit": {"canaries": 500, "kind": "records"}, "privacy": {"noise_multi
 def test_noise_that_is_missing_is_found_and_an_honest_job_is_not_accused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
+    """Claim: a job on real data audits the path from a record to the weights
+    Now: random records, sequences and texts are trained on; missing noise is `exceeded`
+    """
     start, part = start_for(form, **FAINT)
     ran(tmp_path / "honest", start, part)
     honest = shown(tmp_path / "honest", start)

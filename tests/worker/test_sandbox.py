@@ -219,6 +219,29 @@ def hostile(home: Path, ports: dict[str, Any]) -> dict[str, Any]:
 def test_a_hostile_attempt_reaches_its_own_parts_and_nothing_else(
     settings: Settings, on: Sandbox, listening: dict[str, Any]
 ) -> None:
+    """Attack (Doors): An attempt that turned hostile
+    Now: its own parts and its output; where the kernel lacks something, `GET /v1/workers` says so
+    Also: tests/worker/test_sandbox.py::test_the_workers_say_what_is_on
+
+    Attack (Doors): A hostile attempt that ends its supervisor or the API: `prlimit` of RLIMIT_CPU to 0, F_SETOWN with
+    F_SETSIG on its pipe
+    Now: EPERM: calls and their arguments are [a list](../system-calls.md); forks, and all signals but to itself, are
+    refused
+    Also: tests/architecture/test_system_calls.py::test_what_would_undo_the_rest_is_not_on_the_list
+
+    Attack (Doors): A hostile attempt that changes modes, owners, times, attributes of the admin key, the secrets, the
+    home
+    Now: EPERM (`mode`, `mode-of-a-folder`, `owner`, `times`, `attribute`)
+
+    Attack (Doors): A hostile attempt that takes System V memory, queues, semaphores
+    Now: EPERM; a namespace of its own where there are any (`shared-memory`, `message-queue`, `semaphores`)
+
+    Attack (Doors): A hostile attempt that sends a datagram to a socket in the file system
+    Now: EPERM: no socket, and no send to an address (`datagram`)
+
+    Attack (Doors): A hostile attempt that writes one file over the whole disk
+    Now: EFBIG past the room less 512 MiB (`too-large-a-file`)
+    """
     seen = hostile(settings.home, listening)
     assert {name: seen.pop(name) for name in REACHED} == REACHED
     assert seen.pop("oom_score_adj") == 800
@@ -265,6 +288,10 @@ print(found.model_dump_json(), os.getuid())
 
 @pytest.mark.parametrize("machine", ["ubuntu", "runtime default"])
 def test_what_is_not_offered_is_said_to_be_off_and_sockets_are_refused_instead(machine: str, on: Sandbox) -> None:
+    """Attack (Doors): Ubuntu since 23.10: `uid_map` cannot be written
+    Now: no namespaces: seccomp refuses sockets
+    Also: tests/e2e/test_machines.py::test_where_maps_of_users_cannot_be_written_jobs_run_without_namespaces
+    """
     user = str(NOBODY if os.getuid() == 0 else os.getuid())
     command = [sys.executable, "-c", NESTED, machine, user]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -300,7 +327,11 @@ fork_server.main(int(sys.argv[1]), int(sys.argv[2]))
 
 
 def test_two_ranks_train_in_a_container_with_default_profiles(tmp_path: Path) -> None:
-    """No namespaces, no capabilities, no new privileges: ranks need no network."""
+    """No namespaces, no capabilities, no new privileges: ranks need no network.
+
+    Attack (Doors): `"processes": 2` under RuntimeDefault
+    Now: runs, to the bit as one process: ranks share memory
+    """
     alone, two = made(tmp_path / "one", 1), made(tmp_path / "two", 2)
     whole = run_child(alone)
     with standing_in(CONTAINER) as fork_server:

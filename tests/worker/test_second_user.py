@@ -116,6 +116,13 @@ def folder() -> Iterator[Path]:
 
 
 def test_an_attempt_of_a_second_user_reaches_nothing_of_the_service(folder: Path) -> None:
+    """Attack (Doors): A hostile attempt that starts threads without end
+    Now: EAGAIN after 1,024, unless the worker is root without a second user
+
+    Attack (Doors): An attempt turned hostile where the kernel has neither seccomp nor Landlock
+    Now: with [a second user](../production.md#a-second-user), EPERM or EACCES for all of these; its own parts and
+    output
+    """
     users.require_root()
     home = folder / "home"
     part, out = home / "storage" / "datasets" / "mine", home / "storage" / "jobs" / "job_1" / "attempt-1"

@@ -117,7 +117,11 @@ def test_each_part_finds_what_is_its_own(
     kernel: Callable[..., Tensor], parts: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes by the place alone does no harm: a record's place is secret and random. What a part of the self-test
-    finds alone: see also test_operations.py."""
+    finds alone: see also test_operations.py.
+
+    Claim: a model that mixes records is found before anything private runs
+    Now: each part of the self-test finds a planted kernel
+    """
     monkeypatch.setattr(torch.nn.functional, "linear", kernel)
     assert set(self_test.failures(plan_of(start()))) == parts
     assert self_test.holds(plan_of(start(), rows=1)) == (kernel is not nothing)
@@ -303,6 +307,9 @@ def attempt(tmp_path: Any) -> tuple[Supervisor, Any]:
 
 
 def test_an_attempt_says_what_it_computes_in(tmp_path: Any) -> None:
+    """Claim: an attempt says what it computed in
+    Now: `numerics` in `ready` and the certificate
+    """
     supervisor, ended = attempt(tmp_path)
     assert ended.status == 0 and ended.last.warnings == ()
     (said,) = [each.numerics for each in supervisor.of(Ready)]
@@ -313,6 +320,9 @@ def test_an_attempt_says_what_it_computes_in(tmp_path: Any) -> None:
 
 
 def test_an_attempt_goes_on_with_one_record_a_pass(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: where the self-test fails, the attempt goes on soundly or ends uncharged
+    Now: one record a pass, with a warning; else `numerics`
+    """
     monkeypatch.setattr(torch.nn.functional, "linear", by_values)
     supervisor, ended = attempt(tmp_path)
     assert ended.status == 0 and isinstance(ended.last, Finished)
