@@ -30,7 +30,8 @@ WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"  # the deliv
 class Lora(Document):
     """W x + (alpha/rank) B A x, with W frozen, A (rank, inputs) small Gaussians and B (outputs, rank) zeros.
 
-    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers.
+    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers: `c_attn`,
+    or `q_proj` and `v_proj`, or `query` and `value`; of Phi-3 `qkv_proj`.
     """
 
     rank: Annotated[int, Field(strict=True, ge=1, le=256)] = 8

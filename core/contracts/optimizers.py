@@ -199,7 +199,10 @@ class DpAdamBc(OptimizerSettings):
 class DpAdamWosm(OptimizerSettings):
     """m ← β m + (1−β) g̃, θ ← θ − η m̂ / (σC/L + γ), with m̂ = m/(1−βᵗ), γ = `eps`.
 
-    Adam's second moment is the noise that it converges to.
+    Adam's second moment is the noise that it converges to: `dp_sgd` with momentum β at the rate
+    η (1−β) / ((1−βᵗ)(σC/L + γ)). With a clipping norm that moves, each step is divided by its own σC/L.
+
+    Source: Mohapatra et al. 2022, "The role of adaptive optimizers for honest private hyperparameter selection".
     """
 
     kind: Literal["dp_adamwosm"] = "dp_adamwosm"
@@ -215,6 +218,12 @@ class DpZo(OptimizerSettings):
     """θ ← θ − η s̃ z_t, with s̃ the noised mean of clip_C((loss(θ + φ z_t) − loss(θ − φ z_t)) / 2φ) over the records.
 
     One public direction z_t of random signs a step, from `direction_seed`; φ = `phi`. No gradients: two forward passes.
+    Memory holds the parameters, a moved copy and a forward pass. `max_grad_norm` bounds the slope, which is about as
+    long as one gradient; η is about √d times below `dp_sgd`'s, or less. Rounding in float32 (about 10⁻⁷ ℓ/φ) and the
+    loss's curvature (φ²) change slopes, not their bound. Dropout is off. Refused: clipping `per_layer` and `adaptive`,
+    `opacus`, correlated `noise`, `augmentation`, `audit`, `runtime.shard`, `learning_rate` "auto".
+
+    Source: Tang et al. 2024, "Private fine-tuning of large language models with zeroth-order optimization" (DP-ZO).
     """
 
     kind: Literal["dp_zo"] = "dp_zo"
@@ -325,7 +334,8 @@ class ScaleThenPrivatize(OptimizerSettings):
     """Divides gradients by √v + `eps_scale` before clipping and multiplies them back after the noise. Then applies
     Adam's or RMSProp's rule, with √(v̂ + `eps_root`) + `eps`.
 
-    `max_grad_norm` bounds the scaled gradients. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
+    `max_grad_norm` bounds the scaled gradients: about √d times a coordinate's size once v has settled. v starts at 0,
+    without correction where it divides. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
     """
 
     divides: ClassVar[bool] = True
@@ -364,7 +374,12 @@ class PublicSideSettings(OptimizerSettings):
 
 
 class AdaDps(PublicSideSettings):
-    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before clipping."""
+    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before clipping.
+
+    ∇L_public: each step's gradient of `public_dataset`'s training part, or of `public_batch_size` of its records. It is
+    a data set that is declared public, with the same classes and features, on which the key may train. The guarantee
+    does not cover its records: the owner vouches that they are not about the people of the private set.
+    """
 
     divides: ClassVar[bool] = True
     divides_always: ClassVar[bool] = True
@@ -386,7 +401,10 @@ class AdaDps(PublicSideSettings):
 
 
 class PdaDpmd(PublicSideSettings):
-    """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public), α_t = cos(π (t − 1) / (2K)), with K = `horizon`; null: T."""
+    """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public), α_t = cos(π (t − 1) / (2K)), with K = `horizon`; null: T.
+
+    `public_dataset` is as for `ada_dps`.
+    """
 
     kind: Literal["pda_dpmd"] = "pda_dpmd"
     horizon: Steps | None = None

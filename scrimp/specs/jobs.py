@@ -152,7 +152,10 @@ class CorrelatedNoise(Spec):
 
     z_{t−1} is made again from its key, so nothing is kept. What a record adds in one step shows in later ones too, and
     z is scaled up for that: by the root of (1 + λᵇ) / ((1 − λ²)(1 − λᵇ)), for λ = `decay` and records that take part
-    every b steps. It pays where b is well above 1/(1 − λ): with `cyclic` sampling.
+    every b steps. For λᵇ near 0 the noise of a sum of many steps falls by √((1 − λ)/(1 + λ)), and each step's grows. It
+    pays where b is well above 1/(1 − λ): with `cyclic` sampling of at least 2/(1 − λ) batches; in full batch the
+    factors cancel. It costs no memory, and twice the time to make noise. Refused: Poisson sampling, `adaptive`
+    clipping, `dp2_*`, `hpo`; "auto" has no rule for its rate.
 
     Source: Kalinin, McKenna, Pagh & Lampert 2026, "DP-λCGD: efficient noise correlation for differentially private
     model training".

@@ -160,7 +160,8 @@ class GruRecModel(Spec):
 class Lora(Spec):
     """W x + (alpha/rank) B A x, with W frozen, A (rank, inputs) small Gaussians and B (outputs, rank) zeros.
 
-    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers.
+    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers: `c_attn`,
+    or `q_proj` and `v_proj`, or `query` and `value`; of Phi-3 `qkv_proj`.
     """
 
     rank: Annotated[int, Field(ge=1, le=256)] = 8
@@ -214,7 +215,8 @@ class PrivateMean(Spec):
 
     where a record's part is clipped to `max_norm` in ℓ₂. m is released once a job; in a study, once for all trials. The
     release is a charge of its own, noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the
-    weights. Public data without privacy get no noise.
+    weights, as the tensor `mean`; predictions subtract it. Public data without privacy get no noise. `max_norm`: about
+    a record's length, from public knowledge. Refused: hashed text, protected users, public side information.
 
     Source: Sun, Suresh & Menon 2024, "The importance of feature preprocessing for differentially private linear
     optimization".
