@@ -218,7 +218,7 @@ CELL_VALUES = 2**24  # integers that a stored float32 tells from one another
 
 class TextColumn(Document):
     """A text whose values nobody has to know: at most `longest` of the declared `characters`. An empty or missing cell
-    is no value; any other text refuses the file.
+    is no value; any other text refuses the file, or drops its row with `wrong_rows` "drop".
 
     No model reads it. Statistics count which values are frequent (`categories`), and filter by values (`where`).
     """

@@ -368,7 +368,7 @@ class NumberColumn(Spec):
 
 class TextColumn(Spec):
     """A text whose values nobody has to know: at most `longest` of the declared `characters`. An empty or missing cell
-    is no value; any other text refuses the file.
+    is no value; any other text refuses the file, or drops its row with `wrong_rows` "drop".
 
     No model reads it. Statistics count which values are frequent (`categories`), and filter by values (`where`).
     """

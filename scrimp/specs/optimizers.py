@@ -51,7 +51,7 @@ class AdaDps(Spec):
 
     ∇L_public: each step's gradient of `public_dataset`'s training part, or of `public_batch_size` of its records. It is
     a data set that is declared public, with the same classes and features, on which the key may train. The guarantee
-    does not cover its records: the owner vouches that they are not about the people of the private set.
+    does not cover its records: the owner vouches that they are not about the people of the private set. The price stays.
     """
 
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
@@ -69,7 +69,7 @@ class AdaDps(Spec):
 
 
 class Dp2AdaGrad(Spec):
-    """v ← v + ḡ²."""
+    """v ← v + ḡ², in the phases of `dp2_rmsprop`."""
 
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1000000.0)] = 0.0
@@ -90,7 +90,17 @@ class Dp2AdaGrad(Spec):
 
 
 class Dp2RmsProp(Spec):
-    """v ← β v + (1−β) ḡ², where ḡ is the mean noised gradient of the last s₁ steps."""
+    """v ← β v + (1−β) ḡ², from 0 and uncorrected, where ḡ is the mean noised gradient of the last s₁ steps.
+
+    s₁ = `delay_sgd` and s₂ = `delay_adaptive`, or both `delay`. s₁ steps are DP-SGD's, with `learning_rate` and
+    `max_grad_norm`; then v is updated. The next s₂ steps divide each record's gradient by √v + ε, then clip to
+    `max_grad_norm_adaptive`, add noise, and move with `learning_rate_adaptive`; they never feed v. The price is
+    DP-SGD's, for any norms. `debias` subtracts the noise's share Φ/s₁ from ḡ².
+
+    `variant`, the paper's ablations: `noise_first` clips and noises before it divides, at the same price. `extra_query`
+    has no phases: each step's noised gradient feeds v, updated at steps 1, s+1, 2s+1, …; the other steps move along a
+    second noisy sum, of divided gradients, and are charged as σ/√2.
+    """
 
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1000000.0)] = 0.0
@@ -112,7 +122,7 @@ class Dp2RmsProp(Spec):
 
 
 class Dp2Yogi(Spec):
-    """v ← v + (1−β) sign(ḡ² − v) ḡ²."""
+    """v ← v + (1−β) sign(ḡ² − v) ḡ², in the phases of `dp2_rmsprop`."""
 
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000000000000.0)] | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0.0, le=1000000.0)] = 0.0
