@@ -388,7 +388,7 @@ class AdaDps(PublicSideSettings):
 
     ∇L_public: each step's gradient of `public_dataset`'s training part, or of `public_batch_size` of its records. It is
     a data set that is declared public, with the same classes and features, on which the key may train. The guarantee
-    does not cover its records: the owner vouches that they are not about the people of the private set. The price stays.
+    does not cover its records: the owner vouches that they are not about people of the private set. The price stays.
     """
 
     divides: ClassVar[bool] = True
