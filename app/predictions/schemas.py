@@ -13,10 +13,21 @@ MAX_RECORDS = 1000
 
 
 class PredictionRequest(Document):
-    """The caller's own inputs. `records`: objects for columns and tables, whose other members are ignored and
-    whose numbers may be text, lists of numbers for tensors, texts, objects with `user` and `item` for ratings, lists of
-    items' ids for next items. `top`: how many classes, items or next tokens to return
-    for each record.
+    """The caller's own inputs. `top`: how many classes, items or next tokens to return for each record.
+
+    A record, by the data set's features, and its answer:
+
+    * columns: `{"age": 40, "height": 1.7}`; numbers may be text, other members are ignored. `{"class": 1,
+      "probabilities": {"1": 0.8, "0": 0.2}}`, or for a regression `{"value": 3.2}`.
+    * a table: `{"age": "40", "sex": "f", "admitted": null}`, cells as in a file; null or `""` for a missing one. The
+      same answer.
+    * a tensor: `[0.0, 0.5, …]`, flattened. A text: `"a fine film"`. The same answer.
+    * a text of a language model: `{"loss": 3.1, "perplexity": 22.2, "tokens": 4, "next": [{"token": " about", "id":
+      546, "probability": 0.12}, …]}`. `loss` is the mean of −log p over the predicted `tokens`, which include the
+      text's end if the whole text was read; `next` the most probable tokens after what was read.
+    * a rating: `{"user": "196", "item": "242"}`. `{"value": 3.9}`, within the scale.
+    * a sequence: `["50", "172", "181"]`, oldest first. `{"items": [{"item": "174", "row": 173, "score": 2.1}, …]}`;
+      `item` is null where ids are hashed.
     """
 
     records: Annotated[list[Any], Field(min_length=1, max_length=MAX_RECORDS)]

@@ -250,7 +250,8 @@ class HashedText(FeatureSettings):
 
 
 class Text(FeatureSettings):
-    """A text column as it is: a job's frozen extractor computes features from it, or its `hf` model reads it."""
+    """A text column as it is. Each job makes its own features: a `linear` model hashed words, or those of another
+    `extractor` that it names; an `hf` model reads the text."""
 
     kind: Literal["text"] = "text"
     column: ColumnName
@@ -337,7 +338,12 @@ class NodeColumns(Columns):
 
 
 class ImageShape(Document):
-    """The size of every image of an archive, in pixels; 1 channel for grey, 3 for colours."""
+    """The size of every image of an archive, in pixels; 1 channel for grey, 3 for colours (grey ones become coloured).
+
+    The archive has `boot/1.png`, `coat/2.jpg` and so on: folders are classes, each PNG or JPEG is a record. Features
+    are its values, row by row, channels last. In a folder on disk links are left out. Anything else in an archive
+    (deeper folders, links, animations, transparency, damage) refuses the file; errors tell counts and no names.
+    """
 
     height: Annotated[int, Field(strict=True, ge=1, le=1024)]
     width: Annotated[int, Field(strict=True, ge=1, le=1024)]
@@ -366,6 +372,10 @@ class Tensor(FeatureSettings):
 
 class Interactions(FeatureSettings):
     """Pairs of a user and an item. The ids are declared: a list made from the data would leak them.
+
+    `layout`: `inter` has a header `user_id:token`, `item_id:token`, … between tabs; `dat` has no header,
+    `1::1193::5::978300760`, and the columns `user_id`, `item_id`, `rating`, `timestamp`; `csv` and `tsv` have a header,
+    and other columns are not read; `parquet` has ids as strings or integers, ratings as numbers.
 
     Declare `users` where users have rows in the model, that is for task 'rating'. Where each user is a record, users
     are counted like records, and any id is valid.

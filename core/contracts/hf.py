@@ -30,7 +30,8 @@ WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"  # the deliv
 class Lora(Document):
     """W x + (alpha/rank) B A x, with W frozen, A (rank, inputs) small Gaussians and B (outputs, rank) zeros.
 
-    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers.
+    `targets`: the last parts of the names of the layers to adapt; left out, peft's default attention layers: `c_attn`,
+    or `q_proj` and `v_proj`, or `query` and `value`; of Phi-3 `qkv_proj`.
     """
 
     rank: Annotated[int, Field(strict=True, ge=1, le=256)] = 8
@@ -44,13 +45,17 @@ class HfModel(ModelSettings):
     DeiT for `classification` of images.
 
     `tuning`: all parameters; the output layer alone (where it shares the embedding's matrix, it gets one of its own);
-    the last block and the norm behind it; biases alone; or LoRA. Every tuning trains a classifier too.
+    the last block and the norm behind it; biases alone (Llama has none); or LoRA, 0.1 to 1 % of the parameters. Every
+    tuning trains a classifier too. `full` has the noise of all parameters. The backward pass of `lora` goes through the
+    model, that of `last_block` through the block, `head` has none; `bias` keeps no activation of a linear layer.
 
-    A record is cut to `max_length` tokens and padded to that length. There is no dropout. `gradient_checkpointing`
-    recomputes each block's activations instead of keeping them.
+    A record is cut to `max_length` tokens and padded to that length. There is no dropout: its masks would have to
+    replay. `gradient_checkpointing` recomputes each block's activations instead of keeping them: a third slower.
 
-    `chat`, for data with prompts: the tokenizer's own chat template writes the prompt as the user's message and the
-    answer as the assistant's. Otherwise the answer follows the prompt as it is.
+    `chat`, for data with prompts: the tokenizer's own chat template (`chat_template.jinja`, or `chat_template` in
+    `tokenizer_config.json`), in Jinja's sandbox, without files or a clock, writes the prompt as the user's message and
+    the answer as the assistant's. Otherwise the answer follows the prompt as it is. A template that is missing, fails
+    on three public pairs or leaves the answer out is refused; a record that it refuses adds nothing.
 
     `image`, for ViT and DeiT: how a record's numbers form an image. It is resized bilinearly to the model's own size.
 

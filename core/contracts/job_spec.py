@@ -44,7 +44,8 @@ class PrivateMean(Document):
 
     where a record's part is clipped to `max_norm` in ℓ₂. m is released once a job; in a study, once for all trials. The
     release is a charge of its own, noise_mu² of μ²: at δ = 1e-5 the default is ε = 0.05. m is delivered with the
-    weights. Public data without privacy get no noise.
+    weights, as the tensor `mean`; predictions subtract it. Public data without privacy get no noise. `max_norm`: about
+    a record's length, from public knowledge. Refused: hashed text, protected users, public side information.
 
     Source: Sun, Suresh & Menon 2024, "The importance of feature preprocessing for differentially private linear
     optimization".

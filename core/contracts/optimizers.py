@@ -199,7 +199,10 @@ class DpAdamBc(OptimizerSettings):
 class DpAdamWosm(OptimizerSettings):
     """m ← β m + (1−β) g̃, θ ← θ − η m̂ / (σC/L + γ), with m̂ = m/(1−βᵗ), γ = `eps`.
 
-    Adam's second moment is the noise that it converges to.
+    Adam's second moment is the noise that it converges to: `dp_sgd` with momentum β at the rate
+    η (1−β) / ((1−βᵗ)(σC/L + γ)). With a clipping norm that moves, each step is divided by its own σC/L.
+
+    Source: Mohapatra et al. 2022, "The role of adaptive optimizers for honest private hyperparameter selection".
     """
 
     kind: Literal["dp_adamwosm"] = "dp_adamwosm"
@@ -215,6 +218,12 @@ class DpZo(OptimizerSettings):
     """θ ← θ − η s̃ z_t, with s̃ the noised mean of clip_C((loss(θ + φ z_t) − loss(θ − φ z_t)) / 2φ) over the records.
 
     One public direction z_t of random signs a step, from `direction_seed`; φ = `phi`. No gradients: two forward passes.
+    Memory holds the parameters, a moved copy and a forward pass. `max_grad_norm` bounds the slope, which is about as
+    long as one gradient; η is about √d times below `dp_sgd`'s, or less. Rounding in float32 (about 10⁻⁷ ℓ/φ) and the
+    loss's curvature (φ²) change slopes, not their bound. Dropout is off. Refused: clipping `per_layer` and `adaptive`,
+    `opacus`, correlated `noise`, `augmentation`, `audit`, `runtime.shard`, `learning_rate` "auto".
+
+    Source: Tang et al. 2024, "Private fine-tuning of large language models with zeroth-order optimization" (DP-ZO).
     """
 
     kind: Literal["dp_zo"] = "dp_zo"
@@ -302,20 +311,30 @@ class Dp2Settings(OptimizerSettings):
 
 
 class Dp2RmsProp(Dp2Settings):
-    """v ← β v + (1−β) ḡ², where ḡ is the mean noised gradient of the last s₁ steps."""
+    """v ← β v + (1−β) ḡ², from 0 and uncorrected, where ḡ is the mean noised gradient of the last s₁ steps.
+
+    s₁ = `delay_sgd` and s₂ = `delay_adaptive`, or both `delay`. s₁ steps are DP-SGD's, with `learning_rate` and
+    `max_grad_norm`; then v is updated. The next s₂ steps divide each record's gradient by √v + ε, then clip to
+    `max_grad_norm_adaptive`, add noise, and move with `learning_rate_adaptive`; they never feed v. The price is
+    DP-SGD's, for any norms. `debias` subtracts the noise's share Φ/s₁ from ḡ².
+
+    `variant`, the paper's ablations: `noise_first` clips and noises before it divides, at the same price. `extra_query`
+    has no phases: each step's noised gradient feeds v, updated at steps 1, s+1, 2s+1, …; the other steps move along a
+    second noisy sum, of divided gradients, and are charged as σ/√2.
+    """
 
     kind: Literal["dp2_rmsprop"] = "dp2_rmsprop"
     beta: Average = 0.9
 
 
 class Dp2AdaGrad(Dp2Settings):
-    """v ← v + ḡ²."""
+    """v ← v + ḡ², in the phases of `dp2_rmsprop`."""
 
     kind: Literal["dp2_adagrad"] = "dp2_adagrad"
 
 
 class Dp2Yogi(Dp2Settings):
-    """v ← v + (1−β) sign(ḡ² − v) ḡ²."""
+    """v ← v + (1−β) sign(ḡ² − v) ḡ², in the phases of `dp2_rmsprop`."""
 
     kind: Literal["dp2_yogi"] = "dp2_yogi"
     beta: Average = 0.9
@@ -325,7 +344,8 @@ class ScaleThenPrivatize(OptimizerSettings):
     """Divides gradients by √v + `eps_scale` before clipping and multiplies them back after the noise. Then applies
     Adam's or RMSProp's rule, with √(v̂ + `eps_root`) + `eps`.
 
-    `max_grad_norm` bounds the scaled gradients. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
+    `max_grad_norm` bounds the scaled gradients: about √d times a coordinate's size once v has settled. v starts at 0,
+    without correction where it divides. `betas`: null takes (0.9, 0.999) for adam and (0, 0.9) for rmsprop.
     """
 
     divides: ClassVar[bool] = True
@@ -364,7 +384,12 @@ class PublicSideSettings(OptimizerSettings):
 
 
 class AdaDps(PublicSideSettings):
-    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before clipping."""
+    """A ← β A + (1−β) (∇L_public)²; gradients are divided by √A + ε before clipping.
+
+    ∇L_public: each step's gradient of `public_dataset`'s training part, or of `public_batch_size` of its records. It is
+    a data set that is declared public, with the same classes and features, on which the key may train. The guarantee
+    does not cover its records: the owner vouches that they are not about people of the private set. The price stays.
+    """
 
     divides: ClassVar[bool] = True
     divides_always: ClassVar[bool] = True
@@ -386,7 +411,10 @@ class AdaDps(PublicSideSettings):
 
 
 class PdaDpmd(PublicSideSettings):
-    """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public), α_t = cos(π (t − 1) / (2K)), with K = `horizon`; null: T."""
+    """θ ← θ − η (α_t g̃ + (1 − α_t) ∇L_public), α_t = cos(π (t − 1) / (2K)), with K = `horizon`; null: T.
+
+    `public_dataset` is as for `ada_dps`.
+    """
 
     kind: Literal["pda_dpmd"] = "pda_dpmd"
     horizon: Steps | None = None

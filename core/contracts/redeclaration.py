@@ -39,7 +39,17 @@ from core.errors import InvalidRequest
 
 class Redeclaration(Document):
     """The members to declare anew; those left out stay. `dry_run` changes nothing and tells its owner what it would
-    say. `slots` replaces all of them: a number that it leaves out has its default, which `records` alone moves too."""
+    say, with a rounded number of `records`. Anything else of a declaration stays for ever.
+
+    Attributes:
+        records: what is stored must fit the slots: those that were declared stay, defaults follow.
+        slots: as many as are stored, or more. It replaces all of them: a number that it leaves out has its default.
+        classes: the declared ones, in their order, and further ones; `shares` are dropped.
+        scale: of ratings, as wide as before, or wider.
+        ranges: of a table's numbers and dates, by column: any.
+        governance: any; it replaces all of it.
+        plan: from "models mostly" to "mixed".
+    """
 
     records: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     slots: DeclaredSlots | None = None

@@ -28,7 +28,8 @@ def rounded(count: int) -> int:
 
 class DeclaredSlots(Document):
     """At most this many units, and records, of each part; public. A number left out has its default (docs/data.md,
-    "Slots"): 5 % more than declared, 64, and the spread of a split.
+    "Slots"): ⌈1.05 d⌉ + 64 + 6 √(f (1 − f) `records`) for d units declared of a part, never fewer, and a split with
+    `fraction` f.
 
     `train` and `holdout` count what `records` counts. `train_rows` and `holdout_rows` count records where a unit is a
     user with up to k of them; the default is k times the units. A file with more is refused, and its owner alone is

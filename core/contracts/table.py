@@ -39,7 +39,8 @@ class _Column(Document):
 
 
 class NumberColumn(_Column):
-    """A number. With `range`, values beyond it are clipped, and the range becomes [−1, 1].
+    """A number. With `range` [lo, hi], values beyond it are clipped, and x becomes 2 (x − lo) / (hi − lo) − 1, of logs
+    with `scale` "log". Cells are stored as read: a range can be declared anew.
 
     `scale`: "log" for sums of money, counts and other quantities over several decades, with a range above 0: its
     lowest end is the smallest value that is told from zero.
@@ -121,7 +122,8 @@ class NumberColumn(_Column):
 
 
 class DateColumn(_Column):
-    """A day. `format` is "iso" (2024-05-01, a time after it is not read) or a pattern such as "%d.%m.%Y"."""
+    """A day, scaled by its range like a number. `format` is "iso" (2024-05-01, a time after it is not read) or a
+    pattern such as "%d.%m.%Y". A time's day is that of its zone; years 1 to 9999."""
 
     kind: Literal["date"] = "date"
     range: tuple[date, date]
@@ -171,8 +173,8 @@ class DateColumn(_Column):
 
 
 class CategoryColumn(_Column):
-    """One of the declared values, compared as text. `unknown` decides about other values, `missing` about missing
-    cells: `refuse` the file, or count them as `other`."""
+    """One of the declared values, compared as text: a feature each, and one for `other` where used. `unknown` decides
+    about other values, `missing` about missing cells: `refuse` the file, or count them as `other`."""
 
     kind: Literal["category"] = "category"
     values: Annotated[list[CategoryValue], Field(min_length=1, max_length=10_000)]
@@ -216,7 +218,7 @@ CELL_VALUES = 2**24  # integers that a stored float32 tells from one another
 
 class TextColumn(Document):
     """A text whose values nobody has to know: at most `longest` of the declared `characters`. An empty or missing cell
-    is no value; any other text refuses the file.
+    is no value; any other text refuses the file, or drops its row with `wrong_rows` "drop".
 
     No model reads it. Statistics count which values are frequent (`categories`), and filter by values (`where`).
     """
@@ -304,7 +306,8 @@ Pairs = Annotated[tuple[tuple[ColumnName, ColumnName], ...], Field(max_length=10
 
 
 class TableFeatures(FeatureSettings):
-    """Columns of several kinds, scaled by declared ranges.
+    """Columns of several kinds, scaled by declared ranges. A record's features depend on its own cells alone. Where all
+    columns have bins or categories, each record has length √columns, and linear models read it as a sparse row.
 
     `pairs` of columns with bins or categories: one more feature for each pair of their places, so that a linear model
     can learn what the two do together. `texts`: columns that no model reads.

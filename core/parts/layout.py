@@ -8,11 +8,14 @@
     and of each: y int64 (the class) or float64 (the target); user int64 where users are protected; slot int64,
     ascending, where records are stored in the order of their slots (app.formats.slot_order)
 
-The index is the header as one line of canonical JSON, then one row for each chunk (`row_type`): its offset and length
-in the file, its records, the places of its columns' buffers, and its hash.
+The index is the header as one line of canonical JSON (kind, sizes, types, version, records a chunk, records, and slots
+where records have some), then one row for each chunk (`row_type`), in little-endian order: its offset and length in the
+file and the length of its lists together (8 bytes each), its records (4), the place of each column's buffer within the
+chunk (8 each), and its hash (32).
 
-The part's hash is the root (core.merkle) over the header, as the first leaf, and the chunks. A chunk's leaf is
-its row in the index without the hash, then its bytes in the file. So the root fixes every byte that is ever read.
+The part's hash is the root (core.merkle) over the header, without its line break, as the first leaf, and the chunks. A
+chunk's leaf is its row in the index without the hash, then its bytes in the file. So the root fixes every byte that is
+ever read.
 """
 
 from __future__ import annotations

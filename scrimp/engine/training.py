@@ -83,11 +83,14 @@ def train(
     """Trains a model so that it is (ε, δ)-DP in each record of the data.
 
     Args:
-        model: any module in training mode. Its parameters are replaced when the run has ended, and not before.
+        model: any module in training mode. Its parameters are replaced when the run has ended, and not before. Those
+            with `requires_grad=False` are frozen.
         loss: of the model's output and the target, one number for each record.
-        data: a tuple of tensors with records along dimension 0, the target last; or a data set of such tuples.
+        data: a tuple of tensors with records along dimension 0, the target last; or a map-style data set of such
+            tuples. All but the last are the model's inputs.
         target_epsilon, delta: the budget; all steps together cost no more.
-        steps: T; "auto": by a rule from public numbers (docs/engine.md).
+        steps: T; "auto": the least T, from 100 to 10,000, whose √T/σ is three quarters of what more steps could reach.
+            That is reasoning from public numbers, not calibrated.
 
     Raises:
         UnfitLayerError: a layer mixes records, or has no exact per-record gradients. It is named.

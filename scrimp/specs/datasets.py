@@ -18,8 +18,8 @@ class Cap(Spec):
 
 
 class CategoryColumn(Spec):
-    """One of the declared values, compared as text. `unknown` decides about other values, `missing` about missing
-    cells: `refuse` the file, or count them as `other`.
+    """One of the declared values, compared as text: a feature each, and one for `other` where used. `unknown` decides
+    about other values, `missing` about missing cells: `refuse` the file, or count them as `other`.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -78,7 +78,8 @@ class CsvDialect(Spec):
 
 class DeclaredSlots(Spec):
     """At most this many units, and records, of each part; public. A number left out has its default (docs/data.md,
-    "Slots"): 5 % more than declared, 64, and the spread of a split.
+    "Slots"): ⌈1.05 d⌉ + 64 + 6 √(f (1 − f) `records`) for d units declared of a part, never fewer, and a split with
+    `fraction` f.
 
     `train` and `holdout` count what `records` counts. `train_rows` and `holdout_rows` count records where a unit is a
     user with up to k of them; the default is k times the units. A file with more is refused, and its owner alone is
@@ -188,6 +189,10 @@ class NumberedIds(Spec):
 
 class Interactions(Spec):
     """Pairs of a user and an item. The ids are declared: a list made from the data would leak them.
+
+    `layout`: `inter` has a header `user_id:token`, `item_id:token`, … between tabs; `dat` has no header,
+    `1::1193::5::978300760`, and the columns `user_id`, `item_id`, `rating`, `timestamp`; `csv` and `tsv` have a header,
+    and other columns are not read; `parquet` has ids as strings or integers, ratings as numbers.
 
     Declare `users` where users have rows in the model, that is for task 'rating'. Where each user is a record, users
     are counted like records, and any id is valid.
@@ -322,7 +327,9 @@ class SplitHoldout(Spec):
 
 
 class DateColumn(Spec):
-    """A day. `format` is "iso" (2024-05-01, a time after it is not read) or a pattern such as "%d.%m.%Y"."""
+    """A day, scaled by its range like a number. `format` is "iso" (2024-05-01, a time after it is not read) or a
+    pattern such as "%d.%m.%Y". A time's day is that of its zone; years 1 to 9999.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     missing_cells: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=20)] = []
@@ -333,7 +340,8 @@ class DateColumn(Spec):
 
 
 class NumberColumn(Spec):
-    """A number. With `range`, values beyond it are clipped, and the range becomes [−1, 1].
+    """A number. With `range` [lo, hi], values beyond it are clipped, and x becomes 2 (x − lo) / (hi − lo) − 1, of logs
+    with `scale` "log". Cells are stored as read: a range can be declared anew.
 
     `scale`: "log" for sums of money, counts and other quantities over several decades, with a range above 0: its
     lowest end is the smallest value that is told from zero.
@@ -360,7 +368,7 @@ class NumberColumn(Spec):
 
 class TextColumn(Spec):
     """A text whose values nobody has to know: at most `longest` of the declared `characters`. An empty or missing cell
-    is no value; any other text refuses the file.
+    is no value; any other text refuses the file, or drops its row with `wrong_rows` "drop".
 
     No model reads it. Statistics count which values are frequent (`categories`), and filter by values (`where`).
     """
@@ -373,7 +381,8 @@ class TextColumn(Spec):
 
 
 class TableFeatures(Spec):
-    """Columns of several kinds, scaled by declared ranges.
+    """Columns of several kinds, scaled by declared ranges. A record's features depend on its own cells alone. Where all
+    columns have bins or categories, each record has length √columns, and linear models read it as a sparse row.
 
     `pairs` of columns with bins or categories: one more feature for each pair of their places, so that a linear model
     can learn what the two do together. `texts`: columns that no model reads.
@@ -396,7 +405,12 @@ class TableFeatures(Spec):
 
 
 class ImageShape(Spec):
-    """The size of every image of an archive, in pixels; 1 channel for grey, 3 for colours."""
+    """The size of every image of an archive, in pixels; 1 channel for grey, 3 for colours (grey ones become coloured).
+
+    The archive has `boot/1.png`, `coat/2.jpg` and so on: folders are classes, each PNG or JPEG is a record. Features
+    are its values, row by row, channels last. In a folder on disk links are left out. Anything else in an archive
+    (deeper folders, links, animations, transparency, damage) refuses the file; errors tell counts and no names.
+    """
 
     height: Annotated[int, Field(ge=1, le=1024)]
     width: Annotated[int, Field(ge=1, le=1024)]
@@ -416,7 +430,9 @@ class Tensor(Spec):
 
 
 class Text(Spec):
-    """A text column as it is: a job's frozen extractor computes features from it, or its `hf` model reads it."""
+    """A text column as it is. Each job makes its own features: a `linear` model hashed words, or those of another
+    `extractor` that it names; an `hf` model reads the text.
+    """
 
     kind: Literal["text"] = "text"
     column: Annotated[str, Field(min_length=1, max_length=200)]

@@ -96,6 +96,10 @@ class LinearScaling(Spec):
     costs time and no privacy, as a large η may not settle; or as many as `split` draws, as in the paper.
 
     `levels`: or "auto": admission puts two in their place, at 0.15 and 0.3 of the total's μ (app.admission.choices).
+    They lie at least a hundredth apart, in the unit of the fit.
+
+    Fallbacks are named in the study's report: where the line does not rise, or leads below the best trial, the final
+    trial takes r₂ · μ_final/μ₂; out of the space, r is clipped to it; where a quadratic turns back, the line is used.
 
     Source: Panda, Tang, Mahloujifar, Sehwag & Mittal 2024, "A New Linear Scaling Rule for Private Adaptive
     Hyperparameter Optimization", Algorithm 1.

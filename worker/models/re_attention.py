@@ -1,7 +1,13 @@
 """Re-Attention: how uncertain the noise of private training makes each key, and how attention corrects for it.
 
 Every layer's output is treated as Gaussian with independent coordinates; a mean and a variance pass through the layers.
-Noisy weights stand in for their means. docs/recommenders.md names the heuristic parts.
+What is heuristic:
+
+* The effective error is not the error of trained weights; the noisy weights stand for their means.
+* Coordinates are independent, and so are a block's input and what is added to it. Layer normalization divides by a
+  known number; attention's weights are known; a layer's noise is the same for all positions, which only the value layer
+  respects. σ_i² is a mean over a head's coordinates. Dropout is ignored, exponents are capped.
+* Equation 8 of the paper is the second moment minus c²; ours is minus the squared mean, as its appendix derives.
 
 Everything here runs without gradients. If weights entered the variances with a gradient, the clipping engine, which
 sees only a layer's input and output, would not measure it.
