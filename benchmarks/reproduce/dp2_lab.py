@@ -66,7 +66,7 @@ def answer(
 
     Args:
         data: as `scored` says.
-        scored: what the metrics are of: "holdout", "training" or, of rows of zeros and ones, "holdout, raw" (of buckets) and
+        scored: what the metrics are of: "holdout", "training" or, of zeros and ones, "holdout, raw" (buckets) and
             "holdout, words".
     """
     noise = SIGMA[task] if sigma is None else sigma
