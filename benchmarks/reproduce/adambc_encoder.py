@@ -62,7 +62,7 @@ TUNINGS = {
     "lora": Tuning(
         "LoRA of rank 1",
         {"tuning": "lora", "lora": {"rank": 1}},
-        100,
+        80,
         (5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1),
         3,
     ),
