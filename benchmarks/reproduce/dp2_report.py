@@ -128,7 +128,7 @@ def _judged(entries: Entries, epochs: float) -> list[str]:
     points = len(runs[BASE][0])
     shown = [at for at in (points // 10, points // 4, points // 2, points) if at]
     heads = " | ".join(f"ahead after {epochs * at / points:g}" for at in shown)
-    head = f"| optimizer | its values | seeds | accuracy, % | the paper (100 epochs) | {heads} |"
+    head = f"| optimizer | its values | seeds | accuracy, % | the paper, 100 epochs | {heads} |"
     lines = [head, "|---" * (5 + len(shown)) + "|"]
     for name, scores in runs.items():
         ends = [each[-1] for each in scores]
@@ -137,7 +137,14 @@ def _judged(entries: Entries, epochs: float) -> list[str]:
             "" if name == BASE else paired([each[at - 1] for each in scores], [each[at - 1] for each in runs[BASE]])
             for at in shown
         ]
-        cells = [name, _said(settings[name]), str(len(scores)), spread, PAPER_ACCURACY.get(name, ""), *gaps]
+        cells = [
+            name,
+            _said(settings[name]),
+            str(len(scores)),
+            spread,
+            f"{100 * float(PAPER_ACCURACY[name]):.1f}",
+            *gaps,
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
