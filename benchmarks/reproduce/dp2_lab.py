@@ -10,7 +10,8 @@ from benchmarks.reproduce.runs import Data, Kept, run
 from core.contracts.job_spec import JobSpec
 from core.privacy.pricing import price
 
-Setting = dict[str, Any]  # an optimizer of a JobSpec, and `clip`: max_grad_norm
+# An optimizer of a JobSpec, `clip`: max_grad_norm, and `epochs` that its rates are for, where not those of the tuning.
+Setting = dict[str, Any]
 
 BATCH, TUNING_SEED = 64, 100
 PRIVATE, RATED = "reviews", "ratings"
@@ -26,7 +27,8 @@ METRIC = {PRIVATE: "accuracy", RATED: "loss"}
 
 def job(setting: Setting, *, epochs: float, sigma: float, task: str = PRIVATE, points: int = 20) -> dict[str, Any]:
     """A JobSpec, as the service takes it, but for its data set and seed."""
-    optimizer = {name: value for name, value in lengthened(setting, epochs, task).items() if name != "clip"}
+    ours = ("clip", "epochs")
+    optimizer = {name: value for name, value in lengthened(setting, epochs, task).items() if name not in ours}
     return {
         "model": MODELS[task],
         "optimizer": optimizer,
@@ -39,11 +41,11 @@ def job(setting: Setting, *, epochs: float, sigma: float, task: str = PRIVATE, p
 
 
 def lengthened(setting: Setting, epochs: float, task: str) -> Setting:
-    """For a run longer than those of the tuning: rates are divided by the root of how much longer.
+    """For a run of another length than its rates are for: they are divided by the root of how much longer it is.
 
     The best constant rate of noisy gradient descent falls so. AdaGrad's own divisor grows like that already.
     """
-    factor = math.sqrt(TUNING_EPOCHS[task] / epochs)
+    factor = math.sqrt(setting.get("epochs", TUNING_EPOCHS[task]) / epochs)
     if setting["kind"] == "dp_adagrad" or factor == 1.0:
         return setting
     return setting | {name: factor * value for name, value in setting.items() if name.startswith("learning_rate")}
@@ -64,7 +66,8 @@ def answer(
 
     Args:
         data: as `scored` says.
-        scored: what the metrics are of: "holdout", "training" or, of rows of zeros and ones, "holdout, raw".
+        scored: what the metrics are of: "holdout", "training" or, of zeros and ones, "holdout, raw" (buckets) and
+            "holdout, words".
     """
     noise = SIGMA[task] if sigma is None else sigma
     question = {"task": task, "scored": scored, "setting": setting, "epochs": epochs, "sigma": noise, "seed": seed}

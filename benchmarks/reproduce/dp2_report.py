@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reproduce.dp2_lab import METRIC, PRIVATE, RATED, SIGMA, TUNING_EPOCHS, Setting
-from benchmarks.reproduce.dp2_settings import LONG_EPOCHS, RATINGS_EPOCHS, SHORT_EPOCHS, SWEEP_EPOCHS
-from benchmarks.reproduce.dp2_text import HEAD, JUDGED_NOTE, PAPER_ACCURACY, PAPER_RATINGS, PRACTITIONER, VERDICT
+from benchmarks.reproduce.dp2_settings import LONG_EPOCHS, PAPER_EPOCHS, RATINGS_EPOCHS, SHORT_EPOCHS, SWEEP_EPOCHS
+from benchmarks.reproduce.dp2_text import (
+    HEAD,
+    JUDGED_NOTE,
+    PAPER_ACCURACY,
+    PAPER_NOTE,
+    PAPER_RATINGS,
+    PRACTITIONER,
+    VERDICT,
+)
 from benchmarks.reproduce.runs import REPORTS, machine, paired
 from core.privacy.price_requests import FilterChoice, PlanRequest, TrainingPlan
 from core.privacy.pricing import price
@@ -36,9 +44,14 @@ def write(found: dict[str, Entries], rdp: dict[str, float]) -> Path:
     """
     sections = {
         f"All optimizers, {SHORT_EPOCHS} epochs": _scores(found["short"], rdp["short"]),
-        f"Three by five seeds, {SHORT_EPOCHS} epochs": _judged(found["judged"]),
+        f"Three by five seeds, {SHORT_EPOCHS} epochs": [*_judged(found["judged"], SHORT_EPOCHS), "", JUDGED_NOTE],
         f"{LONG_EPOCHS} epochs, as in the paper's Figure 4 and Table 1": _long(found["long"], rdp["long"]),
-        "The paper's own values": _paper(found["paper"]),
+        f"The paper's own values, {PAPER_EPOCHS} epochs": [
+            *_judged(found["paper-long"], PAPER_EPOCHS),
+            "",
+            PAPER_NOTE,
+        ],
+        f"The paper's own values on buckets, {SWEEP_EPOCHS} epochs": _paper(found["paper"]),
         f"Privacy and accuracy, {SWEEP_EPOCHS} epochs (Figure 5)": _privacy(found["privacy"]),
         f"The delay, {SWEEP_EPOCHS} epochs (Figure 6)": _swept(found["delay"], "delay s"),
         f"Ablations, {SWEEP_EPOCHS} epochs (Figure 7, Table 4)": _ablations(found["ablations"]),
@@ -105,7 +118,7 @@ def _scores(entries: Entries, rdp: float) -> list[str]:
     return lines
 
 
-def _judged(entries: Entries) -> list[str]:
+def _judged(entries: Entries, epochs: float) -> list[str]:
     """The optimizers of the paper's claim: accuracies, and differences from DP-SGD's on the way."""
     runs: dict[str, list[list[float]]] = {}
     settings: dict[str, Setting] = {}
@@ -114,8 +127,9 @@ def _judged(entries: Entries) -> list[str]:
         settings[name] = setting
     points = len(runs[BASE][0])
     shown = [at for at in (points // 10, points // 4, points // 2, points) if at]
-    heads = " | ".join(f"ahead after {SHORT_EPOCHS * at / points:g}" for at in shown)
-    lines = [f"| optimizer | its values | seeds | accuracy, % | {heads} |", "|---" * (4 + len(shown)) + "|"]
+    heads = " | ".join(f"ahead after {epochs * at / points:g}" for at in shown)
+    head = f"| optimizer | its values | seeds | accuracy, % | the paper, 100 epochs | {heads} |"
+    lines = [head, "|---" * (5 + len(shown)) + "|"]
     for name, scores in runs.items():
         ends = [each[-1] for each in scores]
         spread = f"{statistics.mean(ends):.2f} ± {statistics.stdev(ends):.2f}" if len(ends) > 1 else f"{ends[0]:.2f}"
@@ -123,8 +137,16 @@ def _judged(entries: Entries) -> list[str]:
             "" if name == BASE else paired([each[at - 1] for each in scores], [each[at - 1] for each in runs[BASE]])
             for at in shown
         ]
-        lines.append(f"| {name} | {_said(settings[name])} | {len(scores)} | {spread} | {' | '.join(gaps)} |")
-    return [*lines, "", JUDGED_NOTE]
+        cells = [
+            name,
+            _said(settings[name]),
+            str(len(scores)),
+            spread,
+            f"{100 * float(PAPER_ACCURACY[name]):.1f}",
+            *gaps,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _long(entries: Entries, rdp: float) -> list[str]:
@@ -205,9 +227,13 @@ def _draw(found: dict[str, Entries]) -> None:
     from matplotlib import pyplot as plt
 
     def curves(axis: Any, entries: Entries, epochs: float) -> None:
+        runs: dict[str, list[Any]] = {}
         for name, _, result in entries:
-            steps, scores = zip(*result["metrics"]["accuracy"], strict=True)
-            axis.plot([epochs * step / steps[-1] for step in steps], scores, label=name, color=COLOURS.get(name))
+            runs.setdefault(name, []).append(result["metrics"]["accuracy"])
+        for name, seeds in runs.items():
+            steps = [step for step, _ in seeds[0]]
+            means = [statistics.mean(score for _, score in point) for point in zip(*seeds, strict=True)]
+            axis.plot([epochs * step / steps[-1] for step in steps], means, label=name, color=COLOURS.get(name))
         axis.set(xlabel="epochs", ylabel="accuracy, hold-out")
         axis.grid(visible=True, alpha=0.3)
         axis.legend(frameon=False, fontsize=8)
@@ -219,8 +245,7 @@ def _draw(found: dict[str, Entries]) -> None:
 
     figures: list[tuple[Any, Path]] = []
     left, right = figure("dp2_curves.png", 2)
-    first = {name: (name, setting, result) for name, setting, result in reversed(found["short"])}
-    curves(left, list(reversed(first.values())), SHORT_EPOCHS)
+    curves(left, found["short"], SHORT_EPOCHS)
     curves(right, found["long"], LONG_EPOCHS)
     curves(figure("dp2_ablations.png"), found["ablations"], SWEEP_EPOCHS)
     curves(figure("dp2_delay.png"), [(f"s = {name}", *rest) for name, *rest in found["delay"]], SWEEP_EPOCHS)  # type: ignore[misc]

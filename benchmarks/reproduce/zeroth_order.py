@@ -12,7 +12,6 @@ optimization", compared in Table 9 of the paper on linear scaling.
 from __future__ import annotations
 
 import argparse
-import csv
 import ctypes
 import statistics
 import time
@@ -30,19 +29,15 @@ from benchmarks.reproduce.dp2_data import validating
 from benchmarks.reproduce.runs import REPORTS, Data, Kept, best, machine, paired, run
 from core.contracts.hf import HfModel
 from core.parts import model_folder
-from core.parts.stored_records import StoredPart, Texts
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.zeroth_order import Slope, ZerothOrder
-from worker.data.loaded_parts import records_of
-from worker.data.sequence_records import SequenceRecords
 from worker.models.hf.hf_model import HfTuning
-from worker.models.hf.tokens import Tokens
 from worker.noise.directions import Directions
 
 MODELS = language_data.MODELS
 EPSILONS, DELTA = (3.0, 1.0, 8.0), 1e-5  # in the order in which they are run
 SEARCHED, JUDGED = 0, (1, 2, 3)
-TOPICS, ENCODER_TOKENS, GPT_TOKENS = ("acq", "earn"), 12, 16
+ENCODER_TOKENS, GPT_TOKENS = 12, 16
 VALIDATED, SCORED = 300, 800
 METHODS = {"DP-SGD": "dp_sgd", "DP-ZO": "dp_zo"}
 
@@ -93,23 +88,7 @@ class Tuned:
 @cache
 def topics(validation: bool) -> Data:
     """Reuters news of the two most frequent topics, as the encoder's first tokens."""
-    with adambc_encoder.fetch_news().open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["label"] in TOPICS]
-    tokens = Tokens(model_folder.read(MODELS, adambc_encoder.last_block()), ENCODER_TOKENS)
-
-    def part(of: list[dict[str, str]]) -> SequenceRecords:
-        labels = np.array([TOPICS.index(row["label"]) for row in of])
-        records = records_of(tokens.of_part(StoredPart(Texts.of([row["text"] for row in of]), labels), lambda: None))
-        assert isinstance(records, SequenceRecords)
-        return records
-
-    train = part([row for row in rows if row["part"] == "train"])
-    test = [row for row in rows if row["part"] == "test"]
-    scored = [] if validation else [test[int(at)] for at in np.linspace(0, len(test) - 1, SCORED)]
-    task = {"kind": "classification", "label": "label", "classes": list(TOPICS)}
-    features = {"kind": "text", "column": "text"}
-    whole = Data(task, features, train, part(scored) if scored else train, 1, len(TOPICS), models_root=MODELS)
-    return validating(whole, VALIDATED / len(train)) if validation else whole
+    return adambc_encoder.topics(adambc_encoder.last_block(), ENCODER_TOKENS, VALIDATED if validation else None, SCORED)
 
 
 @cache
