@@ -108,14 +108,19 @@ class Collected:
         return 0
 
 
+@cache
+def settings_of(home: Path) -> Settings:
+    """Settings of a home: a function of the environment, which takes a tenth of a second to compute."""
+    return Settings(home=home, allowed_hosts=["testserver"], checkpoint_s=1e-9, sweep_s=0.001)
+
+
 class Service:
     """API, relay and worker of a home, in this process."""
 
     def __init__(self, home: Path, log: Log) -> None:
         os.environ["SCRIMP_HOME"] = str(home)
         get_settings.cache_clear()
-        self.settings, self.log = Settings(allowed_hosts=["testserver"], checkpoint_s=1e-9, sweep_s=0.001), log
-        get_settings.cache_clear()
+        self.settings, self.log = settings_of(home), log
         self.db = Database.of(self.settings)
         tasks.get_settings = lambda: self.settings  # type: ignore[assignment]
         tasks._fork_server = lambda: FORKS  # type: ignore[assignment]
