@@ -60,11 +60,14 @@ class Loaded:
                 text=True,
                 env=plain | {"OMP_NUM_THREADS": "1", "SCRIMP_HOME": str(folder / "none")} | environment,
             )
-        assert self._line() == "ready\n", (folder / "loaded.log").read_text()
+        assert self._line() == "ready"
 
     def _line(self) -> str:
         assert self.process.stdout is not None
-        return self.process.stdout.readline()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError((self.folder / "loaded.log").read_text())
+        return line.strip()
 
     def act(self, act: str, home: Path, log: Path, csv: Path) -> int:
         """Runs an act; returns its exit code, or the signal that ended it, negative."""
@@ -107,28 +110,31 @@ class Bench:
     def __init__(self, folder: Path, map_: Map, faulty: Loaded, plain: Loaded) -> None:
         self.folder, self.map, self.faulty, self.plain = folder, map_, faulty, plain
         self.csv, self.last_count = write_csv(folder / "small.csv", rows=400, seed=7), 0
-        self.begins: dict[str, Path] = {}
-        priced = folder / "priced"
-        other = write_csv(folder / "priced.csv", rows=400, seed=8)
-        self._must("prepare", priced, other)
-        self.begins["registered"] = priced
-        ready = folder / "ready"
-        shutil.copytree(priced, ready)
-        self._must("registered", ready, self.csv)
-        self.begins["trained"] = ready
+        self.case, self.begins = folder / "case", dict[str, Path]()
+        self.home = self.case / "home"
+        self.home.mkdir(mode=0o700, parents=True)
+        self._must(plain, "prepare", write_csv(folder / "priced.csv", rows=400, seed=8))
+        self._begin("registered")
+        for loaded in (plain, faulty):
+            self._must(loaded, "warm", self.csv)
+        self._must(plain, "registered", self.csv)
+        self._begin("trained")
 
-    def _must(self, act: str, home: Path, csv: Path) -> None:
-        home.mkdir(mode=0o700, exist_ok=True)
-        log = self.folder / f"{home.name}.jsonl"
-        if self.plain.act(act, home, log, csv) != 0:
+    def _begin(self, history: str) -> None:
+        self.begins[history] = self.folder / history
+        shutil.copytree(self.home, self.begins[history])
+
+    def _must(self, loaded: Loaded, act: str, csv: Path) -> None:
+        log = self.folder / f"{act}.jsonl"
+        if loaded.act(act, self.home, log, csv) != 0:
             raise RuntimeError(f"{act} fails without a fault: {log.with_suffix('.out').read_text()}")
 
     def run(self, history: str, fault: Fault) -> Outcome:
         """One history with a fault, and what a restart finds."""
-        case = self.folder / "case"
+        case = self.case
         shutil.rmtree(case, ignore_errors=True)
         case.mkdir()
-        home, side, log = case / "home", case / "side", case / "told.jsonl"
+        home, side, log = self.home, case / "side", case / "told.jsonl"
         shutil.copytree(self.begins[history], home)
         self.map.arm(home, side, fault)
         code = self.faulty.act(history, home, log, self.csv)

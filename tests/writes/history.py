@@ -2,18 +2,26 @@
 
 `python -m tests.writes.history`: a line of JSON on standard input names what a fork does (`ACTS`), the home, and the
 file for what it is told; the answer is the fork's exit status. Loading the service takes seconds, a fork milliseconds.
+
+A fork begins warm: its parent has done all acts once (`warm`), on a home at the same path. What forks inherit are
+imports, compiled statements and validators; a database, its connections and what is known of it are each fork's own.
 """
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +30,23 @@ from fastapi.testclient import TestClient
 os.environ.setdefault("SCRIMP_PRICING_PROCESSES", "1")
 
 from app.audit import audit_chain
-from app.db import migrate
+from app.db import database, migrate
 from app.db.database import Database
 from app.keys.service import ensure_admin_key
 from app.ledger.signing_keys import public_key, signing_key
 from app.ledger.transparency.heads import Heads
 from app.ledger.verifications import check
+from app.lifecycle import claims
+from app.lifecycle.cadence import Cadence, pause
 from app.lifecycle.relay import Relay
 from app.lifecycle.sweeper import expire_all_leases
 from app.lifecycle.wakeups import WakeUp
 from app.main import create_app
 from app.pricing import service as pricing
-from app.sandbox import processes
+from app.sandbox import limited, processes
 from app.secrets import ensure_secrets
 from app.settings import Settings, get_settings
+from app.web import route_threads
 from core.privacy.filters import load_numerics
 from scrimp.cli import main as command_line
 from scrimp.client import Client
@@ -49,6 +60,7 @@ from worker.attempt.supervisor import STOPPING
 NAME, STEPS = "small", 2
 JOB: dict[str, Any] = {"length": {"steps": STEPS}, "privacy": {"target_epsilon": 0.5}, "evaluation": {"noise_mu": 0.05}}
 CHARGE = {"account": "train", "mechanism": {"kind": "gdp", "mu": 0.1}, "unit": "example", "attested": "a test"}
+QUICK = 20  # times as fast as the machine's: the clock by whose whole seconds an attempt shows its news
 PATIENCE = 4  # how often a request that is to be tried again is sent
 FORKS = ForkServer()  # one for all forks; it ends with this process
 
@@ -67,6 +79,10 @@ class Started(tasks.AttemptLog):
     """Tells which steps have been allowed to start; the first attempt is stopped then, and saves its state."""
 
     log: Log
+
+    def __init__(self, *arguments: Any, **others: Any) -> None:
+        quick = Cadence(clock=lambda: QUICK * time.time(), sleep=lambda seconds: pause(seconds / QUICK))
+        super().__init__(*arguments, cadence=quick, **others)
 
     def start_block(self, first_step: int, last_step: int) -> bool:
         may = super().start_block(first_step, last_step)
@@ -92,14 +108,19 @@ class Collected:
         return 0
 
 
+@cache
+def settings_of(home: Path) -> Settings:
+    """Settings of a home: a function of the environment, which takes a tenth of a second to compute."""
+    return Settings(home=home, allowed_hosts=["testserver"], checkpoint_s=1e-9, sweep_s=0.001)
+
+
 class Service:
     """API, relay and worker of a home, in this process."""
 
     def __init__(self, home: Path, log: Log) -> None:
         os.environ["SCRIMP_HOME"] = str(home)
         get_settings.cache_clear()
-        self.settings, self.log = Settings(allowed_hosts=["testserver"], checkpoint_s=1e-9, sweep_s=0.001), log
-        get_settings.cache_clear()
+        self.settings, self.log = settings_of(home), log
         self.db = Database.of(self.settings)
         tasks.get_settings = lambda: self.settings  # type: ignore[assignment]
         tasks._fork_server = lambda: FORKS  # type: ignore[assignment]
@@ -153,7 +174,7 @@ class Service:
         return self.ask("GET", f"/v1/jobs/{job}") or {}
 
     def until_ended(self, job: str, within_s: float = 120.0) -> str:
-        """Turns of worker and relay until the job has ended. One that was taken back twice waits some seconds."""
+        """Turns of worker and relay until the job has ended."""
         ends = time.monotonic() + within_s
         while time.monotonic() < ends:
             self.relay_pass()
@@ -165,6 +186,19 @@ class Service:
             self.work(job)
             time.sleep(0.05)
         return str(self.job(job).get("status"))
+
+
+class Remembered(limited.LimitedServer):
+    """Keeps prices from one fork to the next, beside all homes: a price depends on its question alone, and a process
+    that computes one takes seconds to load."""
+
+    def call(self, request: Json, *, target: str | None = None) -> Json:
+        question = hashlib.sha256(json.dumps([target or self.target, request], sort_keys=True).encode()).hexdigest()
+        file = Path(os.environ["SCRIMP_HOME"]).parent.with_name(f"price-{question}")
+        if not file.exists():
+            answer = super().call(request, target=target)
+            file.write_text(json.dumps(answer))
+        return dict(json.loads(file.read_text()))
 
 
 def prepare(home: Path, log: Log, csv: Path) -> None:
@@ -306,8 +340,31 @@ def look(service: Service, log: Log) -> None:
 ACTS = {each.__name__: each for each in (prepare, registered, trained, after)}
 
 
-def forked(asked: Json) -> int:
+def warm(home: Path, log: Log, csv: Path) -> None:
+    """Does all acts in this process, on a copy of a prepared home, and leaves nothing of it but warm code."""
+    begins = home.with_name("begins")
+    shutil.copytree(home, begins)
+    for act in (registered, trained, after):
+        act(home, log, csv)
+    shutil.rmtree(home)
+    begins.rename(home)
+    route_threads.POOL.shutdown()
+    route_threads.POOL = ThreadPoolExecutor(10, "read")
+    if limited._launcher is not None:
+        limited._launcher[1].shutdown()
+    for thread in set(threading.enumerate()) - {threading.current_thread()}:
+        thread.join(60.0)  # some were told to end
+        if thread.is_alive():
+            raise RuntimeError(f"a fork would lack this thread: {thread}")
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy all of it
+
+
+def done(asked: Json) -> int:
     """Runs an act in a fork of this process; its exit code, or the signal that ended it, negative."""
+    if asked["act"] == warm.__name__:
+        warm(Path(asked["home"]), Log(Path(asked["log"])), Path(asked["csv"]))
+        return 0
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -337,6 +394,9 @@ def load_torch() -> None:
 def main() -> None:
     """Answers until the standard input ends."""
     job_checkpoints.SHARE, job_checkpoints.LEAST_S = 0, 3600.0
+    pricing.LimitedServer = Remembered  # type: ignore[misc]
+    claims.backoff_s = lambda _gone: 0.0
+    database.make_engine = cache(database.make_engine)
     library, path = os.environ.get("LD_PRELOAD", ""), os.environ.get("WRITES_MAP", "")
     if library:  # processes with a plain environment write below the home, too
         processes.KEPT = (*processes.KEPT, "LD_PRELOAD", "WRITES_MAP")
@@ -347,7 +407,7 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         load_torch()
-        print(json.dumps({"code": forked(json.loads(line))}), flush=True)
+        print(json.dumps({"code": done(json.loads(line))}), flush=True)
 
 
 if __name__ == "__main__":
