@@ -58,6 +58,14 @@ class Costs:
         return done
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", type=Path, help="where what each test takes is written")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs(config.getoption("costs")))
+
+
 def spent(by: int) -> float:
     """Seconds of processor time."""
     usage = resource.getrusage(by)
@@ -79,7 +87,7 @@ def measured(folder: str) -> tuple[float, dict[str, float]]:
         file = Path(name) / "costs.jsonl"
         file.touch()
         before = spent(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "tests.stress.cost", "--into", str(file), folder]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.stress.cost", "--costs", str(file), folder]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         with suppress(ChildProcessError):  # what lost its parent came here
             while True:
@@ -127,15 +135,11 @@ def table(report: Path, column: str, seconds: Mapping[str, float]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stress.cost")
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--report", type=Path, default=REPORT)
     parser.add_argument("--durations", type=Path, default=DURATIONS)
     parser.add_argument("--most", type=int, default=10)
     parser.add_argument("folders", nargs="*")
     asked = parser.parse_args()
-    if asked.into is not None:
-        arguments = ["-q", "-p", "no:xdist", *asked.folders]
-        return int(pytest.main(arguments, plugins=[Costs(asked.into)]))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     seconds = {}
     for folder in asked.folders or folders():

@@ -326,7 +326,8 @@ def _embedding(arguments: Mapping[str, Any], sizes: tuple[int, ...], _: bool) ->
     if arguments.get("scale_grad_by_freq", False) or arguments.get("sparse", False):
         return None
     padding = arguments.get("padding_idx", -1)
-    return nn.Embedding(sizes[0], sizes[1], padding_idx=padding if padding >= 0 else None, device="meta")
+    weight = torch.empty(sizes[0], sizes[1], device="meta")  # to draw it would load torch's compiler
+    return nn.Embedding(sizes[0], sizes[1], padding_idx=padding if padding >= 0 else None, _weight=weight)
 
 
 def _layer_norm(arguments: Mapping[str, Any], sizes: tuple[int, ...], bias: bool) -> nn.Module | None:
