@@ -52,6 +52,11 @@ def among(column: SQLColumnExpression[Any], *words: str) -> ColumnElement[bool]:
     return column.bool_op("IN")(literal_column(f"({', '.join(repr(each) for each in words)})"))
 
 
+def in_work(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
+    """The condition of the index of running jobs, in its words (see `in_queue`). Trials count, not their study."""
+    return (~job.status.bool_op("NOT IN")(literal_column(f"{ACTIVE!r}")), job.study.is_(None))
+
+
 def due_for(seconds: ColumnElement[float] | float) -> ColumnElement[bool]:
     """The condition that a queued job may be claimed since so many seconds."""
     return or_(Job.lease_until.is_(None), has_passed(Job.lease_until + seconds, Job.lease_clock))

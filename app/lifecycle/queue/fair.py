@@ -38,16 +38,19 @@ from app.lifecycle.queue import fronts
 from app.lifecycle.queue.fronts import Able, Candidate, Fronts
 from app.lifecycle.queue.room import Grants, Need, OwnDevice, Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, wait_in_line
-from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES, among
+from app.lifecycle.states import DEVICE, IS_DUE, PROCESSES, in_work
 from core.contracts.runtime import StoredRuntime
 
-PAIR: tuple[Any, ...] = (Dataset.owner_key.label("owner"), Job.key_id.label("key"))
-RUNNING: Select[Any] = (
-    select(*PAIR, func.count().label("count"))
-    .join(Dataset, Dataset.id == Job.dataset_id)
-    .where(among(Job.status, *ACTIVE), Job.study.is_(None))
-    .group_by(Dataset.owner_key, Job.key_id)
+# By data set first: an index has both columns.
+_COUNTS = (
+    select(Job.dataset_id, Job.key_id, func.count().label("count"))
+    .where(*in_work(Job))
+    .group_by(Job.dataset_id, Job.key_id)
+    .subquery()
 )
+RUNNING: Select[Any] = select(
+    Dataset.owner_key.label("owner"), _COUNTS.c.key_id.label("key"), _COUNTS.c["count"].label("count")
+).join(Dataset, Dataset.id == _COUNTS.c.dataset_id)
 # The ledgers that the job of a process's last claim was held on.
 _LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
 
@@ -199,11 +202,11 @@ def next_job(
     asked_running, asked_fronts = trip.send(RUNNING, {}), fronts.ask(trip, worker, lease_s, able, passed, behind)
 
     def chosen() -> Chosen | None:
-        running = {(row.owner, row.key): row.count for row in asked_running.rows()}
         lines = Fronts.of(asked_fronts.rows())
-        of_key = Counter[str]()
-        for (_owner, key), count in running.items():
-            of_key[key] += count
+        running, of_key = Counter[Pair](), Counter[str]()
+        for row in asked_running.rows():
+            running[row.owner, row.key] += row.count
+            of_key[row.key] += row.count
         # A claim counts a key's running jobs again, under a lock.
         free = [each for each in lines.waiting if (limit := lines.limits[each.key]) is None or of_key[each.key] < limit]
         return fairest(free, running, lines.turns, lines.weights)
