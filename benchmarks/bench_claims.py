@@ -1,24 +1,27 @@
 """Claims of many workers from a long queue, on PostgreSQL.
 
-    python -m benchmarks.bench_claims [--queued 100000] [--workers 1000] [--seconds 20] [--threads 8]
+    python -m benchmarks.bench_claims [--queued 100000] [--workers 1000] [--seconds 20] [--at-once 50]
 
 A fresh service with so many queued jobs of 50 keys, as `benchmarks.history_seed` makes them, and so many living
-workers. A few threads claim under the workers' names, one after the other, as fast as the database answers. Waiting
+workers. Some processes with a connection each claim under the workers' names, as fast as the database answers. Waiting
 workers claim when they are woken, so the database sees the same. At the end it says how many claims each key had: keys
-of equal weight have the same number, up to one for each thread.
+of equal weight have the same number, up to one.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from multiprocessing.queues import Queue
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,24 +45,20 @@ from tests import servers  # noqa: E402
 LEASE_S = 600.0
 
 
-def claim_for(db: Database, heads: Heads, seconds: float, workers: int, threads: int) -> int:
-    """Claims for so long; returns how many jobs were claimed."""
-    names, lock, end, claimed = itertools.cycle(range(workers)), threading.Lock(), time.monotonic() + seconds, [0]
-
-    def run() -> None:
-        while time.monotonic() < end:
-            with lock:
-                name = f"worker-{next(names)}"
-            held = claim_next(db, heads, name, LEASE_S, ("cpu",))
-            with lock:
-                claimed[0] += held is not None
-
-    running = [threading.Thread(target=run) for _ in range(threads)]
-    for each in running:
-        each.start()
-    for each in running:
-        each.join()
-    return claimed[0]
+def claim_until(
+    settings: Settings, names: range, end: Synchronized[float], started: Barrier, counts: Queue[tuple[int, float]]
+) -> None:
+    """Claims in a process of its own; says how many jobs, and its seconds of processor time."""
+    db, heads, count = Database.of(settings), Heads.of(settings), 0
+    claim_next(db, heads, f"worker-{names[0]}", LEASE_S, ("cpu",))  # so it has connected, and planned
+    started.wait()
+    used = time.process_time()
+    for name in itertools.cycle(names):
+        if time.monotonic() > end.value:
+            break
+        count += claim_next(db, heads, f"worker-{name}", LEASE_S, ("cpu",)) is not None
+    counts.put((count, time.process_time() - used))
+    db.close()
 
 
 def main() -> None:
@@ -67,7 +66,7 @@ def main() -> None:
     parser.add_argument("--queued", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=50)
     asked = parser.parse_args()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="claims"))) / "home"
@@ -83,18 +82,36 @@ def main() -> None:
             at = now_there(session)
             row = {"seen_at": at, "started_at": at, "pid": 1, "devices": [{"kind": "cpu", "index": 0}], "host": "bench"}
             session.execute(insert(table_of(Worker)), [row | {"name": f"worker-{n}"} for n in range(asked.workers)])
+        db.close()  # before the fork
         pid = Path(address.split("host=")[1], "postmaster.pid").read_text().split()[0]
-        of = Service(db, settings, history, psutil.Process(int(pid)), 0.0)
-        heads = Heads.of(settings)
-        claim_for(db, heads, 1.0, asked.workers, asked.threads)
-        began, used = time.monotonic(), of.used_s()
-        count = claim_for(db, heads, asked.seconds, asked.workers, asked.threads)
-        took, used = time.monotonic() - began, of.used_s() - used
+        server = Service(db, settings, history, psutil.Process(int(pid)), 0.0)
+        forks = multiprocessing.get_context("fork")
+        counts, started = forks.Queue(), forks.Barrier(asked.at_once + 1)
+        end = forks.Value("d", 0.0)
+        claimers = [
+            forks.Process(
+                target=claim_until, args=(settings, range(n, asked.workers, asked.at_once), end, started, counts)
+            )
+            for n in range(asked.at_once)
+        ]
+        for each in claimers:
+            each.start()
+        while started.n_waiting < asked.at_once:
+            time.sleep(0.1)
+        began, served = time.monotonic(), server.used_s()
+        end.value = began + asked.seconds
+        started.wait()
+        done = [counts.get(timeout=600) for _ in claimers]
+        took, served = time.monotonic() - began, server.used_s() - served
+        for each in claimers:
+            each.join()
+        count, used = sum(each[0] for each in done), sum(each[1] for each in done)
         with db.read() as session:
             of_keys = Counter(session.scalars(select(Job.key_id).where(Job.status == "running")))
         print(
             f"{asked.queued:,} queued, {asked.workers:,} workers: {count / took:.1f} claims a second, "
-            f"{1000 * used / max(1, count):.1f} ms of processor time each (load {os.getloadavg()[0]:.1f}); "
+            f"{1000 * used / count:.1f} ms of processor time each and {1000 * served / count:.1f} in PostgreSQL "
+            f"(load {os.getloadavg()[0]:.1f}); "
             f"claims by key {min(of_keys.values())} to {max(of_keys.values())}, {len(of_keys)} keys"
         )
 

@@ -560,3 +560,10 @@ _index_of_some(
     *("key_id", "dataset_id", f"{PRIORITY} DESC", "created_at", "id"),
     condition="NOT (status <> 'queued') AND study IS NULL",
 )
+# Who runs how many: read by each claim.
+_index_of_some(
+    Job,
+    "ix_jobs_running",
+    *("dataset_id", "key_id"),
+    condition="NOT (status NOT IN ('running', 'pausing', 'cancelling')) AND study IS NULL",
+)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Literal, get_args
 
-from sqlalchemy import Float, String, bindparam, func, or_, select, update
+from sqlalchemy import Float, String, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, in_seconds
@@ -21,7 +21,7 @@ from app.db.statement_batch import Together, row_of, values_of
 from app.db.trip import Trip, round_trip
 from app.lifecycle import job_events, measures, study_states
 from app.lifecycle.settle import Cause
-from app.lifecycle.states import ACTIVE, ANNOUNCE, IS_DUE, append_event, enqueue, event_row
+from app.lifecycle.states import ACTIVE, ANNOUNCE, IS_DUE, among, append_event, enqueue, event_row
 from core.contracts.stored_documents import Failure
 from core.errors import StaleAttempt
 from core.ids import whole_second
@@ -60,7 +60,7 @@ LIMIT = (
 )
 # Trials count, not their study.
 RUNNING = select(func.count().label("count")).where(
-    _RUNS.c.key_id == OF_JOB, or_(*(_RUNS.c.status == each for each in ACTIVE)), _RUNS.c.study.is_(None)
+    _RUNS.c.key_id == OF_JOB, among(_RUNS.c.status, *ACTIVE), _RUNS.c.study.is_(None)
 )
 TAKE = Together(
     update(JOBS)

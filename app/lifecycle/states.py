@@ -10,9 +10,12 @@ queued ──claim──▶ running ──▶ succeeded | failed
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    SQLColumnExpression,
     String,
     bindparam,
     cast,
@@ -41,6 +44,17 @@ STOPPING = ("pausing", "cancelling")  # a person asked: its process ends at the 
 ACTIVE = ("running", *STOPPING)
 IDLE = ("queued", "paused")  # on no worker
 FINISHED = ("succeeded", "cancelled", "failed")
+
+
+def among(column: SQLColumnExpression[Any], *words: str) -> ColumnElement[bool]:
+    """Whether a column has one of a few words of our own, in a text that never changes: so PostgreSQL knows them when
+    it plans the statement once for all values."""
+    return column.bool_op("IN")(literal_column(f"({', '.join(repr(each) for each in words)})"))
+
+
+def in_work(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
+    """The condition of the index of running jobs, in its words (see `in_queue`). Trials count, not their study."""
+    return (~job.status.bool_op("NOT IN")(literal_column(f"{ACTIVE!r}")), job.study.is_(None))
 
 
 def due_for(seconds: ColumnElement[float] | float) -> ColumnElement[bool]:

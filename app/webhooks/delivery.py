@@ -15,9 +15,9 @@ import logging
 import random
 import ssl
 import threading
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.engine import CursorResult
@@ -71,9 +71,8 @@ class Deliverer:
     def __init__(self, db: Database, keys: Sequence[bytes], addresses: Addresses, tls: ssl.SSLContext) -> None:
         self.db, self.keys, self.addresses, self.tls = db, keys, addresses, tls
         self._busy: set[str] = set()  # keys: one key's slow receivers occupy one thread, not all
-        self._lock = threading.Lock()
+        self._lock, self._line = threading.Lock(), threading.Lock()
         self._changes, self._nothing = Changes(db, SELDOM_S), False
-        self._look_at = 0.0
         self._forget_at = now()
 
     @classmethod
@@ -84,7 +83,7 @@ class Deliverer:
 
     def start(self, stop: threading.Event) -> list[threading.Thread]:
         """Starts the threads; they end after `stop` is set."""
-        senders = [in_thread(f"webhooks-{i}", self._look, stop, POLL_S) for i in range(THREADS)]
+        senders = [in_thread(f"webhooks-{i}", partial(self.serve, stop), stop, POLL_S) for i in range(THREADS)]
         return [in_thread("webhooks", self.fan_out, stop, POLL_S, Changes(self.db, SELDOM_S)), *senders]
 
     def fan_out(self) -> int:
@@ -101,28 +100,38 @@ class Deliverer:
                 session.delete(event)
             return len(events)
 
-    def _look(self) -> bool:
-        """Runs `deliver_one`, unless another thread has just found nothing and none was sending."""
-        if time.monotonic() < self._look_at:
-            return False
-        is_delivered = self.deliver_one()
-        if not is_delivered and not self._busy:  # a busy receiver's due delivery is hidden from other threads only
-            self._look_at = time.monotonic() + POLL_S
-        return is_delivered
+    def serve(self, stop: threading.Event) -> bool:
+        """One sender: waits in line until a delivery is due, and goes on while more are.
+
+        The first in line looks, the others sleep. Who has one to send leaves the line before.
+
+        Returns:
+            False once it is told to stop.
+        """
+        with self._line:
+            while (taken := self._claim()) is None:
+                if stop.wait(POLL_S):
+                    return False
+        self._send(*taken)
+        while self.deliver_one():  # more for the same receiver, which was hidden from the others
+            pass
+        return True
 
     def deliver_one(self) -> bool:
         """Tries one due delivery; returns False if there is none."""
         taken = self._claim()
         if taken is None:
             return False
-        claimed, key_id = taken
+        self._send(*taken)
+        return True
+
+    def _send(self, claimed: WebhookDelivery, key_id: str) -> None:
         try:
             result = self._try(claimed)
             self._record(claimed, result)
         finally:
             with self._lock:
                 self._busy.discard(key_id)
-        return True
 
     def _claim(self) -> tuple[WebhookDelivery, str] | None:
         """Takes the delivery that has been due the longest, and its key. Skips keys that a thread of this process

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import select, text
 
 from app.db.database import Database
+from app.db.models import ClaimTurn
+from app.db.trip import Trip
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
+from app.lifecycle.queue import fair
+from app.lifecycle.states import get_job
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.settings import Settings
 from core.errors import StaleAttempt
 from tests import processes
 from tests.by_night import but
-from tests.factories import AT_ONCE, add_dataset
+from tests.factories import AT_ONCE, add_dataset, add_key
+from tests.ledger.support import add_job
 from tests.lifecycle.conftest import Submit, balances, job_row
 from tests.lifecycle.contender import contend
+from tests.lifecycle.test_fair import NO_RECORDS
 
 PROCESSES = 4
 
@@ -81,3 +90,53 @@ def test_of_processes_that_claim_a_job_at_once_one_gets_it(
     for process in race.processes:
         process.join(300)
         assert process.exitcode == 0
+
+
+def test_workers_that_claim_at_once_choose_once_each(
+    db: Database, settings: Settings, backing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a claim waits for its job's row, the others have not chosen; then each knows the turns before its own."""
+    dataset, workers = add_dataset(db), [Database.of(settings) for _ in range(4)]
+    with db.write() as session:
+        keys = [add_key(session, "analyst") for _ in range(5)]
+        times = [datetime(2026, 1, 1, minute, tzinfo=UTC) for minute in range(10)]
+        jobs = [add_job(session, dataset, key_id=keys[n % 5], created_at=at) for n, at in enumerate(times)]
+    claims = list[str]()
+
+    def claim(worker: Database) -> None:
+        held = fair.claim_next(worker, NO_RECORDS, "w", 60.0, ("cpu",))
+        assert held is not None
+        claims.append(held.job_id)
+
+    for each in workers:
+        claim(each)  # so it knows which ledger to compare
+    choices, choose = list[str](), fair.next_job
+
+    def next_job(trip: Trip, worker: str, *rest: Any) -> Any:
+        choices.append(worker)
+        return choose(trip, worker, *rest)
+
+    monkeypatch.setattr(fair, "next_job", next_job)
+    threads = [threading.Thread(target=claim, args=[each]) for each in workers]
+    waiting = text(
+        "SELECT count(*) = 4 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+    def all_wait() -> bool:
+        with db.read() as session:
+            return bool(session.scalar(waiting))
+
+    with db.write() as session:
+        get_job(session, jobs[4], lock=True)
+        for thread in threads:
+            thread.start()
+        if backing == "postgres":  # SQLite's writers wait before their first statement
+            processes.until(all_wait)
+    for thread in threads:
+        thread.join(300)
+    assert claims[:4] == jobs[:4] and sorted(claims[4:]) == sorted(jobs[4:8])
+    assert len(choices) == 4
+    with db.read() as session:
+        assert sorted(session.scalars(select(ClaimTurn.turn))) == [4, 5, 6, 7, 8]
+    for each in workers:
+        each.close()

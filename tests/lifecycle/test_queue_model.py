@@ -15,7 +15,7 @@ from sqlalchemy import delete, event, insert, select, text, update
 from app.db.database import Database
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
 from app.db.trip import _compiled, round_trip
-from app.lifecycle.queue.fair import claim_next, next_job
+from app.lifecycle.queue.fair import RUNNING, claim_next, next_job
 from app.lifecycle.queue.fronts import Able
 from tests.factories import add_dataset, add_key
 from tests.ledger.support import add_job
@@ -168,3 +168,12 @@ def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database) ->
         chosen = chosen_of()
         assert chosen is not None and chosen.job.created_at == BEGAN
         assert work() < 60  # 3,000 rows, or as many hundreds of steps, where all are ranked
+
+
+def test_who_runs_is_counted_in_an_index(db: Database) -> None:
+    with db.write() as session:
+        if db.engine.dialect.name == "postgresql":  # which reads a small table in full
+            session.execute(text("SET LOCAL enable_seqscan = off"))
+        explain = "EXPLAIN" if db.engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+        plan = str(session.execute(text(f"{explain} {RUNNING.compile(db.engine)}")).all())
+    assert "Index Only Scan using ix_jobs_running" in plan or "SCAN jobs USING INDEX ix_jobs_running" in plan

@@ -370,18 +370,38 @@ def test_under_another_key_nothing_is_sent(db: Database, settings: Settings, hoo
     assert receiver.received() == []
 
 
-def test_senders_pause_only_when_all_are_idle(db: Database, hook: Hook, deliverer: Deliverer, submit: Submit) -> None:
-    """Other threads find nothing while one sends to the only receiver: that must not slow the one that sends."""
-    webhook = hook(events=["job.queued"])
-    for _ in range(2):
+def test_a_sender_goes_on_with_its_receiver(db: Database, hook: Hook, deliverer: Deliverer, submit: Submit) -> None:
+    """Others find nothing while one sends to the only receiver: that must not slow the one that sends."""
+    webhook, stop = hook(events=["job.queued"]), threading.Event()
+    for _ in range(3):
         submit()
     deliverer.fan_out()
     deliverer._busy.add(webhook.key_id)
-    assert not deliverer._look()
+    assert not deliverer.deliver_one()
     deliverer._busy.clear()
-    assert deliverer._look() and deliverer._look()
-    assert not deliverer._look()
-    submit()
-    deliverer.fan_out()
-    assert not deliverer._look(), "another thread has just found nothing"
-    assert deliverer.deliver_one()
+    assert deliverer.serve(stop)
+    assert {each.status for each in deliveries(db)} == {"delivered"}
+    stop.set()
+    assert not deliverer.serve(stop)
+
+
+def test_of_idle_senders_one_looks(
+    db: Database, deliverer: Deliverer, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "POLL_S", 0.01)
+    looks, claim, stop = list[str](), deliverer._claim, threading.Event()
+
+    def counted() -> tuple[WebhookDelivery, str] | None:
+        looks.append(threading.current_thread().name)
+        return claim()
+
+    monkeypatch.setattr(deliverer, "_claim", counted)
+    threads = deliverer.start(stop)
+    until(lambda: len(looks) > 20)
+    assert len(set(looks)) == 1
+    send_a_test(db, hook())
+    until(lambda: [each.status for each in deliveries(db)] == ["delivered"])
+    until(lambda: len(set(looks)) > 1)  # who had it to send left the line to another
+    stop.set()
+    for thread in threads:
+        thread.join()

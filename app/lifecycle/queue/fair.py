@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from app.db.database import Database
@@ -37,17 +37,20 @@ from app.lifecycle import claims
 from app.lifecycle.queue import fronts
 from app.lifecycle.queue.fronts import Able, Candidate, Fronts
 from app.lifecycle.queue.room import Grants, Need, OwnDevice, Room
-from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds
-from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PROCESSES
+from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, wait_in_line
+from app.lifecycle.states import DEVICE, IS_DUE, PROCESSES, in_work
 from core.contracts.runtime import StoredRuntime
 
-PAIR: tuple[Any, ...] = (Dataset.owner_key.label("owner"), Job.key_id.label("key"))
-RUNNING: Select[Any] = (
-    select(*PAIR, func.count().label("count"))
-    .join(Dataset, Dataset.id == Job.dataset_id)
-    .where(or_(*(Job.status == each for each in ACTIVE)), Job.study.is_(None))
-    .group_by(Dataset.owner_key, Job.key_id)
+# By data set first: an index has both columns.
+_COUNTS = (
+    select(Job.dataset_id, Job.key_id, func.count().label("count"))
+    .where(*in_work(Job))
+    .group_by(Job.dataset_id, Job.key_id)
+    .subquery()
 )
+RUNNING: Select[Any] = select(
+    Dataset.owner_key.label("owner"), _COUNTS.c.key_id.label("key"), _COUNTS.c["count"].label("count")
+).join(Dataset, Dataset.id == _COUNTS.c.dataset_id)
 # The ledgers that the job of a process's last claim was held on.
 _LAST: WeakKeyDictionary[Database, tuple[str, ...]] = WeakKeyDictionary()
 
@@ -120,13 +123,14 @@ def claim_next(
     # the ledgers of the last one: if it is not, it is chosen once more.
     current = {each: reach(db, heads, each) for each in _LAST.pop(db, ())}
     while True:
-        # One transaction per try: it frees its locked rows before the next try locks others.
+        # One transaction per try: it frees its place in line and its locked rows before the next try.
         need: Need | None = None
         with db.write(in_trips=True) as session:
             behind = [dataset_id for dataset_id, entries in current.items() if not entries]
             able = Able(frozenset(devices), room, frozenset(full))
             connection = session.connection()
             with round_trip(connection) as trip:
+                wait_in_line(trip)
                 first_in_turn = next_job(trip, worker, lease_s, able, passed, behind)
             line_head = first_in_turn()
             if line_head is None:
@@ -148,7 +152,7 @@ def claim_next(
                     _LAST[db] = tuple(reads)
                     return claimed
             if job is None or (need is None and all(each in current for each in reads)):
-                # Taken by another worker, its key is at its limit, its hold is too new, or a block of it is behind.
+                # Cancelled meanwhile, its key is at its limit, its hold is too new, or a block of it is behind.
                 passed.add(candidate.job_id)
         if need is not None and not grants.ask(need):
             full.add(need.kind)
@@ -198,11 +202,11 @@ def next_job(
     asked_running, asked_fronts = trip.send(RUNNING, {}), fronts.ask(trip, worker, lease_s, able, passed, behind)
 
     def chosen() -> Chosen | None:
-        running = {(row.owner, row.key): row.count for row in asked_running.rows()}
         lines = Fronts.of(asked_fronts.rows())
-        of_key = Counter[str]()
-        for (_owner, key), count in running.items():
-            of_key[key] += count
+        running, of_key = Counter[Pair](), Counter[str]()
+        for row in asked_running.rows():
+            running[row.owner, row.key] += row.count
+            of_key[row.key] += row.count
         # A claim counts a key's running jobs again, under a lock.
         free = [each for each in lines.waiting if (limit := lines.limits[each.key]) is None or of_key[each.key] < limit]
         return fairest(free, running, lines.turns, lines.weights)

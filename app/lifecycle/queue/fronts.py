@@ -29,7 +29,6 @@ from sqlalchemy import (
     exists,
     false,
     func,
-    literal_column,
     or_,
     select,
     true,
@@ -42,7 +41,7 @@ from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, Worker
 from app.db.trip import Reply, Trip
 from app.lifecycle.queue.room import Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns
-from app.lifecycle.states import DEVICE, IN_ORDER, IS_DUE, PROCESSES, due_for, in_queue
+from app.lifecycle.states import DEVICE, IN_ORDER, IS_DUE, PROCESSES, among, due_for, in_queue
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
 EVERY_KEY = ""  # in place of a key: the latest claim of an owner's keys
@@ -66,14 +65,14 @@ class Able:
     def condition(self) -> ColumnElement[bool]:
         """The condition that the worker may run a job."""
         has_gpus = self.room.gpus > 0 and "cuda" not in self.full
-        on_gpus = and_(_among(DEVICE, "auto", "cuda"), self._up_to(self.room.gpus)) if has_gpus else false()
+        on_gpus = and_(among(DEVICE, "auto", "cuda"), self._up_to(self.room.gpus)) if has_gpus else false()
         of_processors = DEVICE == "cpu" if "cuda" in self.full else DEVICE != "cuda"
         on_processors = false() if "cpu" in self.full else and_(of_processors, self._up_to(self.room.ranks))
-        return and_(_among(DEVICE, "auto", *sorted(self.devices)), or_(on_gpus, on_processors))
+        return and_(among(DEVICE, "auto", *sorted(self.devices)), or_(on_gpus, on_processors))
 
     @staticmethod
     def _up_to(limit: int) -> ColumnElement[bool]:
-        return _among(PROCESSES, "auto", *map(str, range(1, limit + 1))) | Job.device.is_not(None)
+        return among(PROCESSES, "auto", *map(str, range(1, limit + 1))) | Job.device.is_not(None)
 
 
 @dataclass(frozen=True)
@@ -158,11 +157,6 @@ def _filled(name: str, ids: Collection[str]) -> dict[str, str]:
 
 def _parameters(name: str, count: int) -> list[BindParameter[str]]:
     return [bindparam(f"{name}_{n}", type_=String) for n in range(count)]
-
-
-def _among(column: ColumnElement[Any], *words: str) -> ColumnElement[bool]:
-    """Whether a column has one of a few words of our own, in a text that never changes."""
-    return column.bool_op("IN")(literal_column(f"({', '.join(repr(each) for each in words)})"))
 
 
 def _lines() -> CTE:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from sqlalchemy import Insert, bindparam, func, select
+from sqlalchemy import Insert, bindparam, func, literal_column, select, true
 from sqlalchemy.orm import Session
 
 from app.db.models import ClaimTurn, table_of
@@ -23,6 +23,14 @@ Pair = tuple[str, str]  # owner of the data, key of the job
 # The virtual time of one claim at weight 1. All weights up to 20 divide it, so their shares are exact; others have
 # less than a millionth too little.
 ROUND = 232_792_560
+# PostgreSQL's until the transaction ends, with an arbitrary number of ours; SQLite has one writer at a time anyway. Who
+# falls silent in the line lets the others pass after ten seconds. Planning the queue's statement takes as long as
+# running it.
+IN_LINE = {"idle_in_transaction_session_timeout": "10s", "plan_cache_mode": "force_generic_plan"}
+NEXT_IN_LINE = select(
+    func.pg_advisory_xact_lock(literal_column("6062748")).label("place"),
+    *(func.set_config(name, value, true()).label(name) for name, value in IN_LINE.items()),
+)
 
 
 @dataclass(frozen=True)
@@ -95,8 +103,15 @@ def rounds(running: int, weight: int, lowest: int) -> int:
     return running * lowest // weight
 
 
+def wait_in_line(trip: Trip) -> None:
+    """Waits for the end of every claim before this one, so that what is read next knows their turns. Claims choose and
+    take one after the other; the claim's locks of rows come after this one."""
+    if trip.connection.dialect.name == "postgresql":
+        trip.send(NEXT_IN_LINE, {})
+
+
 def note_turn(trip: Trip, pair: Pair, turn: Turn) -> None:
-    """Records a pair's claim. Two concurrent claims may get the same turn: then the jobs' age decides."""
+    """Records a pair's claim, which has waited in line."""
     values = {"turn": turn.number, "owner_start": turn.owner_start, "key_start": turn.key_start}
     trip.send(_noted(trip.connection.dialect.name), {"owner_key": pair[0], "key_id": pair[1], **values})
 
