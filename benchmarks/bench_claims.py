@@ -50,7 +50,7 @@ def claim_for(db: Database, heads: Heads, seconds: float, workers: int, threads:
         while time.monotonic() < end:
             with lock:
                 name = f"worker-{next(names)}"
-            held = claim_next(db, heads, name, LEASE_S, ("cpu",))
+            held = claim_next(db, heads, name, LEASE_S)
             with lock:
                 claimed[0] += held is not None
 
