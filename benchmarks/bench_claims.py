@@ -50,13 +50,13 @@ def claim_until(
 ) -> None:
     """Claims in a process of its own; says how many jobs, and its seconds of processor time."""
     db, heads, count = Database.of(settings), Heads.of(settings), 0
-    claim_next(db, heads, f"worker-{names[0]}", LEASE_S, ("cpu",))  # so it has connected, and planned
+    claim_next(db, heads, f"worker-{names[0]}", LEASE_S)  # so it has connected, and planned
     started.wait()
     used = time.process_time()
     for name in itertools.cycle(names):
         if time.monotonic() > end.value:
             break
-        count += claim_next(db, heads, f"worker-{name}", LEASE_S, ("cpu",)) is not None
+        count += claim_next(db, heads, f"worker-{name}", LEASE_S) is not None
     counts.put((count, time.process_time() - used))
     db.close()
 

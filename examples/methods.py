@@ -2,7 +2,8 @@
 
     python examples/methods.py URL KEY PUBLIC_KEY    # PUBLIC_KEY: what HOME/signing_key.pub holds
 
-The records are made here: 2,000 of five columns and two classes. Each job is a body of `POST /v1/jobs`.
+The records are made here: 2,000 of five columns and two classes. Each job is a body of `POST /v1/jobs`. A second run by
+the same key finds the data set and the jobs of the first, and spends nothing.
 """
 
 import csv
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import scrimp
+from scrimp.errors import Conflict
 from scrimp.signatures import problem_of
 
 RECORDS, COLUMNS = 2000, ["x0", "x1", "x2", "x3", "x4"]
@@ -68,9 +70,14 @@ def main(url: str, key: str, public_key: str) -> None:
     with tempfile.TemporaryDirectory() as folder, scrimp.Client(url, key) as client:
         path = Path(folder) / "records.csv"
         write(path)
-        print(f"registered {client.create_dataset(DATASET, path).id}")
+        try:
+            print(f"registered {client.create_dataset(DATASET, path).id}")
+        except Conflict as conflict:
+            if conflict.code != "duplicate-name":
+                raise
+            print(f"{DATASET['name']} is registered already")
         for name, settings in JOBS.items():
-            job = client.wait_for(client.submit(JOB | settings | {"name": name}))
+            job = client.wait_for(client.submit(JOB | settings | {"name": name}, idempotency_key=f"methods.py {name}"))
             if job.status != "succeeded":
                 sys.exit(f"{name}: the job is {job.status}: {job.failure}")
             signed = client.certificate(job.id).model_dump(mode="json", exclude_unset=True)

@@ -29,7 +29,7 @@ from app.predictions import prediction_claims as predictions
 from app.repeat import in_thread
 from app.settings import Settings, get_settings
 from app.storage import parts
-from core.contracts.devices import Device, Kind
+from core.contracts.devices import Device
 from core.contracts.event_kinds import RUN_JOB
 from core.contracts.runtime import MOST_PROCESSES
 from core.contracts.sandbox import Sandbox
@@ -83,11 +83,6 @@ def _fork_server() -> ForkServer:
     return ForkServer(get_settings().attempt_memory_bytes, _device(), user_of(get_settings()))
 
 
-def _kinds() -> frozenset[Kind]:
-    """The kinds of device that jobs may ask this process for. One with a GPU runs jobs for the processor too."""
-    return frozenset(("cpu", _device().kind))
-
-
 def _devices() -> list[Device]:
     """This process's device, and the most that it runs one job on: by itself, or on the cluster as it is now."""
     room = _room()
@@ -108,7 +103,7 @@ def _cluster() -> Cluster | None:
 
 
 def _room() -> Room:
-    """The most ranks of one job here, or on the cluster as it is now."""
+    """The most ranks of one job here, or on the cluster as it is now; with a GPU, also on processors."""
     cluster, limit, has_gpu = _cluster(), get_settings().worker_processes or MOST_PROCESSES, _device().kind == "cuda"
     if cluster is None:
         return Room(get_settings().worker_processes or min(len(os.sched_getaffinity(0)), limit), int(has_gpu))
@@ -119,10 +114,10 @@ def _claimed(db: Database, settings: Settings) -> Claim | None:
     """The next job in turn, if there is room for it."""
     cluster, heads, worker = _cluster(), Heads.of(settings), _presence().name
     if cluster is None:
-        return claim_next(db, heads, worker, settings.lease_s, _kinds(), _room())
+        return claim_next(db, heads, worker, settings.lease_s, _room())
     with ExitStack() as unused:
         unused.callback(cluster.give_up)
-        claimed = claim_next(db, heads, worker, settings.lease_s, _kinds(), _room(), cluster)
+        claimed = claim_next(db, heads, worker, settings.lease_s, _room(), cluster)
         if claimed is not None:
             with db.write() as session:
                 wake(session)  # there may be room for one more
@@ -200,9 +195,9 @@ def run_job(job_id: str) -> None:
             about({"job": claimed.job_id, "attempt": str(claimed.attempt)}),
             tracing.coarse("attempt", ids, parent=claimed.traceparent),
         ):
-            cluster, has_gpu = _cluster(), "cuda" in _kinds()
+            cluster = _cluster()
             if cluster is None:
-                ended = run_attempt(log, settings, _fork_server(), has_gpu=has_gpu, processes=claimed.ranks)
+                ended = run_attempt(log, settings, _fork_server(), processes=claimed.ranks)
             else:
                 ended = cluster.run(log, settings, _fork_server())
         _measures().count(ENDS, ended)

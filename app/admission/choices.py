@@ -233,18 +233,16 @@ def closed(spec: JobSpec, facts: DatasetFacts) -> Closed:
         _check_search(spec, spec.study, facts)
         spec = settled(spec, spec.study, facts)
     if spec.selection is not None:
-        spec = _in_one_process(spec, spec.selection)
+        spec = _with_own_rates(spec, spec.selection)
     return Closed(spec, resolved, reasons, needless)
 
 
-def _in_one_process(spec: JobSpec, hpo: RandomSize) -> JobSpec:
-    """Names a rate where a selection names none, as each of its runs draws its own; and the processor."""
-    optimizer, runtime, (lower, upper) = spec.optimizer, spec.runtime, hpo.space.rates
+def _with_own_rates(spec: JobSpec, hpo: RandomSize) -> JobSpec:
+    """Names a rate where a selection names none, as each of its runs draws its own."""
+    optimizer, (lower, upper) = spec.optimizer, hpo.space.rates
     if optimizer.learning_rate == "auto":
         optimizer = optimizer.model_copy(update={"learning_rate": math.sqrt(lower * upper)})
-    if runtime.device == "auto":
-        runtime = runtime.model_copy(update={"device": "cpu"})
-    return spec.model_copy(update={"optimizer": optimizer, "runtime": runtime})
+    return spec.model_copy(update={"optimizer": optimizer})
 
 
 def _with_scores(spec: JobSpec, facts: DatasetFacts) -> JobSpec:

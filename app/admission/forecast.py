@@ -63,7 +63,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
     with db.read() as session:
         left, inside = left_for(session, facts, caller.id), left_within(session, facts.reads, caller.id)
         pace = None if is_study or hypothetical else seconds_per_step(session, facts.id, checked.spec)
-        start = None if is_study else start_of(session, request, facts.id)
+        start = None if is_study else start_of(session, request, checked.spec, facts.id)
     quoted = Quote.model_validate(priced.quote.model_dump(mode="json"))
     quoted.declaration = facts.declaration
     quoted.scores = list(checked.scores(priced.price.mechanism))
@@ -75,7 +75,7 @@ def quote(admission: Admission, caller: Caller, spec: JobSpec, records: int | No
         quoted.warnings.append(flat)
     if quoted.memory and (much := memory_estimate.warning(quoted.memory, request.limits.memory_bytes)) is not None:
         quoted.warnings.append(much)
-    quoted.warnings.extend(lack_of(db, request))
+    quoted.warnings.extend(lack_of(db, checked.spec.runtime, request.limits.lease_s))
     quoted.warnings.extend(left_out(spec.blocks, facts))
     if left is None or checked.pricing is None:
         return quoted.model_copy(update={"fits": True})
@@ -105,7 +105,7 @@ def with_records(resolved: Resolved, records: int) -> Resolved:
     if resolved.facts.blocks:
         raise InvalidRequest.at("/dataset", "this data set has blocks: its number of records is that of its blocks")
     facts = resolved.facts.with_records(records)
-    return Resolved.of(resolved.request, facts, resolved.side, resolved.access, resolved.uploaded)
+    return Resolved.of(resolved.request, facts, resolved.side, resolved.access, resolved.uploaded, resolved.most_gpus)
 
 
 def forecast(admission: Admission, caller: Caller, spec: JobSpec, dataset_id: str) -> Forecast:

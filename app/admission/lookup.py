@@ -23,6 +23,7 @@ from app.ledger import sub_accounts
 from app.ledger.accounts import account_of, remaining_of
 from app.ledger.block_accounts import label_of
 from app.ledger.second import left_after, second_filter
+from app.lifecycle.queue.presence import MOST_GPUS
 from core.contracts.blocks import ALL, FIRST, BlockChoice
 from core.contracts.dataset_spec import DatasetSpec
 from core.errors import Conflict, InvalidRequest
@@ -57,6 +58,7 @@ LOOK_UP: Select[Any] = (
         *LOOKED_AT,
         *(ACCOUNTS.c.filter, ACCOUNTS.c.filter_order, ACCOUNTS.c.cap_delta),
         *(BEFORE.c.id.label("job"), BEFORE.c.request_sha256),
+        MOST_GPUS.scalar_subquery().label("most_gpus"),
     )
     .select_from(
         DATA.outerjoin(GIVEN, given_to(bindparam("key")))
@@ -75,16 +77,24 @@ class LookedUp:
         access: the key's, which may be less than it needs.
         facts: the data set's; None if it grew by blocks, or is one: what a job reads of it takes more statements.
         before: an earlier job of this Idempotency-Key, with its request's digest as `request_sha256`.
+        most_gpus: that a living worker runs one job on.
     """
 
     access: Access
     facts: DatasetFacts | None
     before: tuple[str, str] | None
+    most_gpus: int
 
 
-def look_up(connection: Connection, caller: Caller, dataset: str, idempotency_key: str) -> LookedUp | None:
-    """Looks a data set up by its id or name; None if this key sees none."""
-    parameters = {"key": caller.id, "dataset": dataset, "once": idempotency_key}
+def look_up(
+    connection: Connection, caller: Caller, dataset: str, idempotency_key: str, lease_s: float
+) -> LookedUp | None:
+    """Looks a data set up by its id or name; None if this key sees none.
+
+    Args:
+        lease_s: a worker that has not reported for so long is not alive.
+    """
+    parameters = {"key": caller.id, "dataset": dataset, "once": idempotency_key, "lease_s": lease_s}
     seen = [
         (row, access)
         for row in connection.execute(LOOK_UP, parameters)
@@ -94,7 +104,7 @@ def look_up(connection: Connection, caller: Caller, dataset: str, idempotency_ke
         return None
     row, access = chosen(seen, dataset)
     facts = None if row.in_blocks else facts_of(row, row if row.filter is not None else None)
-    return LookedUp(access, facts, None if row.job is None else (row.job, row.request_sha256))
+    return LookedUp(access, facts, None if row.job is None else (row.job, row.request_sha256), row.most_gpus)
 
 
 def facts_for(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.admission.choices import completed
+from app.admission.device_class import settled
 from app.admission.facts import DatasetFacts
 from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
 from app.catalogue import extractors, graph_rows, model_folders, model_kinds
@@ -16,6 +17,7 @@ from app.grants import service as grants
 from app.grants.service import Access
 from app.hpo.rates import Part
 from app.keys.service import Caller
+from app.lifecycle.queue.presence import MOST_GPUS
 from app.settings import Settings
 from core.contracts.dataset_spec import LanguageModelTask
 from core.contracts.governance import Use
@@ -108,6 +110,7 @@ class Resolved:
         facts: of what it reads.
         side: of the public data set with the optimizer's side information.
         access: the key's to the data set.
+        most_gpus: that a living worker runs one job on.
     """
 
     request: Request
@@ -117,6 +120,7 @@ class Resolved:
     access: Access
     recipe: tuple[Part, ...] = ()
     uploaded: GraphFacts | None = None
+    most_gpus: int = 0
 
     @classmethod
     def of(
@@ -126,6 +130,7 @@ class Resolved:
         side: DatasetFacts | None,
         access: Access,
         uploaded: GraphFacts | None = None,
+        most_gpus: int = 0,
     ) -> Resolved:
         """A request on what it reads: its specification is completed by these facts.
 
@@ -136,16 +141,17 @@ class Resolved:
             InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
                 grant is for.
         """
-        if not rule_of(request.spec.kind).trains:  # it leaves nothing open, and names no model
-            return cls(request, _for_use(request.spec, access.use), facts, side, access)
-        spec, parts = completed(_for_use(request.spec, access.use), facts)
+        spec, device = settled(_for_use(request.spec, access.use), most_gpus)
+        if not rule_of(spec.kind).trains:  # it leaves nothing else open, and names no model
+            return cls(request, spec, facts, side, access, device, most_gpus=most_gpus)
+        spec, parts = completed(spec, facts)
         root, task = request.limits.models_root, facts.spec.task
         prompts = isinstance(task, LanguageModelTask) and task.prompt is not None
         extracted = extractors.resolved(spec.model, root, facts.spec.features.kind)
         chosen = model_kinds.resolved(extracted, task.kind)
         model = model_folders.resolved(chosen, root, facts.outputs, prompts=prompts, uploaded=uploaded)
         pinned = spec.model_copy(update={"model": model})
-        return cls(request, pinned, facts.seen_by(model), side, access, parts, uploaded)
+        return cls(request, pinned, facts.seen_by(model), side, access, (*parts, *device), uploaded, most_gpus)
 
 
 def resolve(db: Database, request: Request) -> Resolved:
@@ -163,7 +169,8 @@ def resolve(db: Database, request: Request) -> Resolved:
         facts = facts_for(session, caller, dataset, spec.blocks, samples=not spec.is_gaussian)
         side = side_facts(session, caller, spec.optimizer.side)
         uploaded = graph_rows.facts_of(session, caller.id, spec.model)
-    return Resolved.of(request, facts, side, access, uploaded)
+        most_gpus = session.execute(MOST_GPUS, {"lease_s": request.limits.lease_s}).scalar_one()
+    return Resolved.of(request, facts, side, access, uploaded, most_gpus)
 
 
 def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolved | str:
@@ -173,7 +180,7 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
         Conflict: the key was used for another request.
     """
     with db.quick_read() as connection:
-        recorded = look_up(connection, request.caller, request.spec.dataset, idempotency_key)
+        recorded = look_up(connection, request.caller, request.spec.dataset, idempotency_key, request.limits.lease_s)
     if recorded is None:
         with db.read() as session:
             grants.refuse(session, request.caller, request.spec.dataset)
@@ -189,7 +196,8 @@ def resolve_once(db: Database, request: Request, idempotency_key: str) -> Resolv
     ):
         return resolve(db, request)
     _check_limits(request)
-    return Resolved.of(request, without_blocks(recorded.facts, request.spec.blocks), None, recorded.access)
+    facts = without_blocks(recorded.facts, request.spec.blocks)
+    return Resolved.of(request, facts, None, recorded.access, most_gpus=recorded.most_gpus)
 
 
 def same(job_id: str, request_sha256: str, digest: str) -> str:

@@ -13,6 +13,7 @@ from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.queue.queue_forecast import ahead_of
 from core.contracts.base import Deferred
 from core.contracts.job_spec import JobSpec
+from core.contracts.runtime import Runtime
 
 NO_GPU = (
     "no GPU worker is alive now: a job that asks for a GPU waits until there is one (`waiting_for`: cuda), and can be "
@@ -38,10 +39,10 @@ class Start(Deferred):
     in_s: float | None = None  # null: no job that this key may see has ended yet
 
 
-def start_of(session: Session, request: Request, dataset_id: str) -> Start | None:
-    """Forecasts when the job would start. The time is a function of durations that the caller sees."""
+def start_of(session: Session, request: Request, spec: JobSpec, dataset_id: str) -> Start | None:
+    """Forecasts when a job of this plan would start. The time is a function of durations that the caller sees."""
     owner = session.get_one(Dataset, dataset_id).owner_key
-    ahead = ahead_of(session, request.caller.id, owner, request.spec, request.limits.lease_s)
+    ahead = ahead_of(session, request.caller.id, owner, spec, request.limits.lease_s)
     if ahead is None:
         return None
     duration_s = _typical_duration_s(session, grants.visible(request.caller, Job.dataset_id))
@@ -80,8 +81,7 @@ def _typical_duration_s(session: Session, among: ColumnElement[bool]) -> float |
     return sorted(times)[len(times) // 2] if times else None
 
 
-def lack_of(db: Database, request: Request) -> list[str]:
-    """Warns if no living worker has the devices that a job asks for."""
-    runtime = request.spec.runtime
-    lack = GpuWorkers(db, request.limits.lease_s).lack(runtime, None)
+def lack_of(db: Database, runtime: Runtime, lease_s: float) -> list[str]:
+    """Warns if no living worker has the devices that a job is planned for."""
+    lack = GpuWorkers(db, lease_s).lack(runtime, None)
     return [] if lack is None else [LACKS[lack].format(ranks=runtime.ranks)]

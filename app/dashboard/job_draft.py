@@ -191,6 +191,9 @@ def of_job(spec: dict[str, Any], resolved: Resolved | None) -> Draft:
     resolved = resolved or Resolved()
     for part in resolved.parts:
         document.pop("evaluation" if part.name == "scores" else part.name, None)
+        if part.name == "device" and "runtime" in document:
+            runtime = {name: each for name, each in document.pop("runtime").items() if name != "device"}
+            document |= {"runtime": runtime} if runtime else {}
         if part.name == "class weights":
             document["class_weights"] = "balanced"
     if resolved.learning_rate is not None and "optimizer" in document:

@@ -162,7 +162,7 @@ class Choice(Document):
 class Part(Document):
     """A part of a job that its request left out, what stands there, and why."""
 
-    name: Literal["model", "optimizer", "scores", "class weights"]
+    name: Literal["model", "optimizer", "scores", "class weights", "device"]
     value: str
     because: str
 
@@ -171,7 +171,7 @@ class Resolved(Document):
     """What "auto" stood for, and why.
 
     Attributes:
-        parts: what stands in the place of members that the request left out with its optimizer.
+        parts: what stands in the place of members that the request left out.
         learning_rate, because: None and empty if the job names its rate.
         steps, max_grad_norm: T and C; None if the job names them.
     """

@@ -64,9 +64,8 @@ def due_for(seconds: ColumnElement[float] | float) -> ColumnElement[bool]:
 
 # True for a queued job that may be claimed now; a job that was taken back waits a little.
 IS_DUE = due_for(0.0)
-# The kind of device that a job may run on, in SQL: as its first ready attempt fixed it, else as the job asks.
-DEVICE = func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "auto")
-NEEDS_GPU = DEVICE == "cuda"
+# Whether a job runs on GPUs, in SQL: see core.contracts.devices.kind_of.
+NEEDS_GPU = among(func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "auto"), "cuda")
 # The processes that a job asks for, in SQL: a number, or auto, for which one is enough.
 PROCESSES = func.coalesce(cast(Job.spec["runtime"]["processes"].as_string(), String), "1")
 PRIORITY = Priority(Job.spec)

@@ -58,24 +58,15 @@ class Device(Document):
         return f"{self.name} {self.capability}, driver {self.driver}, cuDNN {self.cudnn}"
 
 
-def kind_for(device: str, frozen: str | None, has_gpu: bool) -> Kind:
-    """Returns the kind of device that an attempt runs on.
+def kind_of(device: str, ready: str | None) -> Kind:
+    """Returns the kind of device that a job's attempts run on, as its plan says.
 
     Args:
-        device: the job's `runtime.device`.
-        frozen: the kind of its earlier attempts that became ready; None if there are none. A replay is bit for bit the
-            same only on the same kind.
-        has_gpu: the claiming worker has a GPU.
+        device: its stored `runtime.device`. An admission settles `auto`; a job of an earlier release that still says
+            so has the passes of a processor.
+        ready: the kind of its earlier ready attempts, which of such a job may have been a GPU.
 
-    >>> kind_for("auto", None, has_gpu=True), kind_for("auto", "cpu", has_gpu=True)
-    ('cuda', 'cpu')
+    >>> kind_of("cuda", None), kind_of("auto", None), kind_of("auto", "cuda")
+    ('cuda', 'cpu', 'cuda')
     """
-    wanted = frozen or device
-    if wanted == "auto":
-        return "cuda" if has_gpu else "cpu"
-    return "cuda" if wanted == "cuda" else "cpu"
-
-
-def needs_gpu(device: str, frozen: str | None) -> bool:
-    """Returns True if only a GPU worker may run the job; the arguments are those of `kind_for`."""
-    return (frozen or device) == "cuda"
+    return "cuda" if (ready or device) == "cuda" else "cpu"

@@ -28,6 +28,7 @@ class Runtime(Document):
     with Adam need 16 + 24/W bytes a number trained instead of 40.
     """
 
+    # auto: settled when the job is admitted, by what living workers have; the quote says which and why.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # The most records of a pass; rounded up to whole units of rows, and bounded by the automatic size. Memory only.
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
@@ -55,12 +56,6 @@ class Runtime(Document):
     def ranks(self) -> int:
         """The number of processes that the job asks for."""
         return 1 if self.processes == "auto" else self.processes
-
-    @property
-    def on_own_device(self) -> Literal["auto", "cpu", "cuda"]:
-        """The kind of device that the job asks for, on a worker with one GPU at most: several ranks share its
-        processors."""
-        return "cpu" if self.device == "auto" and self.ranks > 1 else self.device
 
     @property
     def on_processors(self) -> bool:

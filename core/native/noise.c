@@ -5,7 +5,7 @@
  * between two cells of the grid goes to the next tier:
  *
  *   1. float32, all numbers: |z - Z| <= FIRST_ERROR. tests/worker/test_native_bounds.py enumerates all 2^31 inputs.
- *   2. float64, some 0.3 %: |z - Z| <= SECOND_ERROR + SECOND_TAIL / phi(x). The proof is in docs/privacy.md.
+ *   2. float64, some 0.3 %: |z - Z| <= SECOND_ERROR + SECOND_TAIL / phi(x). The proof is in docs/theorems.md.
  *   3. exact, some 2 * 10^-10: the caller's. Tiers 1 and 2 report the positions, with S still in its place.
  *
  * Only IEEE operations decide, without contraction or libm, so every path and compiler computes the same numbers.

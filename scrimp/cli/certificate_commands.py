@@ -11,7 +11,17 @@ import typer
 
 from scrimp.cli import show
 from scrimp.cli.command_session import DONE, FAILED, USAGE, Session, command, read_json, written
-from scrimp.cli.trust import Dated, HistoryFile, HistoryNumber, PublicKey, Root, Witnesses, checkpoint_in, trust_of
+from scrimp.cli.trust import (
+    Dated,
+    HistoryFile,
+    HistoryNumber,
+    PublicKey,
+    Root,
+    Witnesses,
+    checkpoint_in,
+    trust_of,
+    trusted_key,
+)
 from scrimp.dated import digest_of
 from scrimp.errors import ScrimpError, Undecided, UnexpectedAnswer
 from scrimp.key_history import Doubt
@@ -185,15 +195,20 @@ def recompute_(
 def explain(
     session: Session,
     certificate: Annotated[str, typer.Argument(help="A job's id, or the file of a certificate or of its envelope.")],
+    public_key: PublicKey = None,
 ) -> None:
     """Say in plain words what a certificate guarantees, how to read it, and what it does not cover.
 
-    From the certificate alone. Check its signature first: `scrimp certificates verify`.
+    From the certificate alone. With --public-key nothing is said of one that this key did not sign. Checkpoints,
+    witnesses and revoked keys are for `scrimp certificates verify`.
     """
     from scrimp.explain import explained
 
+    document = document_of(session, certificate)
+    if public_key is not None and (problem := problem_of(document, trusted_key(public_key))) is not None:
+        raise ScrimpError(f"{certificate}: {problem}")
     try:
-        body = body_of(document_of(session, certificate))
+        body = body_of(document)
         sections = explained(body)
     except (KeyError, TypeError, ValueError) as error:
         raise ScrimpError(f"{certificate} holds no certificate that this version can read: {error!r}") from None

@@ -239,7 +239,7 @@ class Resolved(behaviour.Resolved):
     """What "auto" stood for, and why.
 
     Attributes:
-        parts: what stands in the place of members that the request left out with its optimizer.
+        parts: what stands in the place of members that the request left out.
         learning_rate, because: None and empty if the job names its rate.
         steps, max_grad_norm: T and C; None if the job names them.
     """

@@ -39,7 +39,7 @@ def replay(
     server = closing(ForkServer(settings.attempt_memory_bytes, device, user_of(settings)))
     errors = (ServiceError, auditor.ReplayFailedError)
     with refused("replay", *errors), closing(Database.of(settings)) as db, server as forks:
-        replayed = auditor.replay(db, settings, forks, job, samples, has_gpu=device.kind == "cuda")
+        replayed = auditor.replay(db, settings, forks, job, samples)
     for line in described(replayed):
         print(line)
     if not replayed.holds:

@@ -348,8 +348,9 @@ FEW = ("admin", "owner", "other-owner", "trainer", "viewer")
 
 @pytest.mark.parametrize("all_ask", but([False, True], lambda each: not each), ids=("few", "all"))
 @pytest.mark.parametrize("route", sorted(TABLE), ids=" ".join)
-def test_the_row_holds(shared_world: World, route: tuple[str, str], all_ask: bool) -> None:
-    world, rule = shared_world, TABLE[route]
+def test_the_row_holds(request: pytest.FixtureRequest, route: tuple[str, str], all_ask: bool) -> None:
+    world: World = request.getfixturevalue("night_world" if all_ask else "shared_world")
+    rule = TABLE[route]
     asked = [(who, world.mine) for who in (*LEVELS, *DEAD)]
     if rule.needs or "{dataset_id}" in route[1] or "{job_id}" in route[1]:  # elsewhere nothing of it is sent
         asked += [(who, world.foreign) for who in (LEVELS if all_ask else FEW)]

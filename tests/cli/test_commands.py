@@ -135,7 +135,7 @@ def test_a_whole_job_is_scored_on_what_the_data_set_has(cli: Cli, dataset: str) 
 
 def test_a_data_set_and_epsilon_are_a_command(cli: Cli, dataset: str) -> None:
     job = cli.json("train", dataset, "--epsilon", "0.5")
-    assert [each["name"] for each in job["quote"]["resolved"]["parts"]] == ["model", "optimizer", "scores"]
+    assert [each["name"] for each in job["quote"]["resolved"]["parts"]] == ["model", "optimizer", "scores", "device"]
     shown = cli("jobs", "show", job["id"])
     assert "linear, from public numbers" in shown.output, shown.output
     refused = cli("train", dataset, "--epsilon", "90")

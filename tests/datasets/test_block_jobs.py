@@ -146,9 +146,9 @@ def test_a_rewound_block_is_refused_and_its_jobs_are_not_run(api: Api) -> None:
     assert submit(api, first, "other", blocks=["first"]).status_code == 201, "the other block is sound"
     listed = api.get(f"/v1/datasets/{first}/blocks").json()["items"]
     assert [each["state"] for each in listed] == ["ready", "behind"]
-    claimed = fair.claim_next(api.db, heads, "worker", 30.0, ["cpu"])
+    claimed = fair.claim_next(api.db, heads, "worker", 30.0)
     assert claimed is not None and claimed.job_id != job, "only the job that reads the sound block"
-    assert fair.claim_next(api.db, heads, "worker", 30.0, ["cpu"]) is None
+    assert fair.claim_next(api.db, heads, "worker", 30.0) is None
     posted = restore.post(api.db, heads, objects_of(api.settings), two, "the backup was older")
     assert posted.train >= 0
     with api.db.read() as session:
@@ -422,9 +422,9 @@ def test_a_block_that_is_behind_delays_no_job_on_another(api: Api) -> None:
     with api.db.write() as session:
         session.merge(LedgerCheck(dataset_id=first, behind="lost"))
     heads = Heads.of(api.settings)
-    taken = fair.claim_next(api.db, heads, "w", 60.0, ["cpu"])
+    taken = fair.claim_next(api.db, heads, "w", 60.0)
     assert taken is not None and taken.job_id == sound != behind
-    assert fair.claim_next(api.db, heads, "w", 60.0, ["cpu"]) is None
+    assert fair.claim_next(api.db, heads, "w", 60.0) is None
 
 
 def test_a_retired_block_is_restored_as_one(api: Api, tmp_path: Path) -> None:

@@ -57,11 +57,13 @@ def test_it_is_a_compose_file() -> None:
 
 def test_each_process_has_its_own_secrets_and_no_others() -> None:
     for name, secrets in HOLDS.items():
-        assert set(SERVICES[name]["secrets"]) == secrets | {"pgpass", "redis_password"}, name
+        of_broker = {"redis_password"} if name != "ingest" else set()
+        assert set(SERVICES[name]["secrets"]) == secrets | {"pgpass"} | of_broker, name
     assert set(COMPOSE["secrets"]) == set(NAMES) | {"pgpass", "postgres_password", "redis_password"}
     for name in OURS:
         named = {key: value for key, value in SERVICES[name]["environment"].items() if "password" in str(value).lower()}
-        assert named == {"SCRIMP_BROKER_PASSWORD_FILE": "/run/secrets/redis_password"}
+        assert named == ({"SCRIMP_BROKER_PASSWORD_FILE": "/run/secrets/redis_password"} if name != "ingest" else {})
+    assert not {each for each in SERVICES["ingest"]["environment"] if "BROKER" in each}
 
 
 def test_the_admin_key_is_on_a_volume_that_no_worker_sees() -> None:
@@ -268,12 +270,13 @@ class Containers:
                 shutil.copy2(self.secrets / secret, mounted / secret)
         here = {
             "SCRIMP_DATABASE_URL": self.database_url,
-            "SCRIMP_BROKER_URL": self.redis_url,
             "SCRIMP_SECRETS_DIR": str(mounted),
             "SCRIMP_HOME": str(self.tmp / "home"),
             "SCRIMP_PORT": str(self.port),
-            "SCRIMP_BROKER_PASSWORD_FILE": str(mounted / "redis_password"),
         }
+        if "SCRIMP_BROKER_URL" in SERVICES[name]["environment"]:
+            here["SCRIMP_BROKER_URL"] = self.redis_url
+            here["SCRIMP_BROKER_PASSWORD_FILE"] = str(mounted / "redis_password")
         if "SCRIMP_ADMIN_KEY_FILE" in SERVICES[name]["environment"]:
             here["SCRIMP_ADMIN_KEY_FILE"] = str(self.tmp / "admin" / "admin.key")
         return os.environ | SERVICES[name]["environment"] | here

@@ -46,6 +46,13 @@ ON_ARM = {
     "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [TERM]}},
 }
 INGRESS = {"enabled": True, "className": "nginx", "tlsSecret": "tls"}
+
+
+def reached(*ports: int) -> dict[str, Any]:
+    """A rule of egress."""
+    return {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": port} for port in ports]}
+
+
 VALUES: dict[str, dict[str, Any]] = {
     "as shipped": {},
     "everything": {
@@ -84,7 +91,11 @@ VALUES: dict[str, dict[str, Any]] = {
         "networkPolicy": {
             "enabled": True,
             "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}],
-            "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 5432}, {"port": 6379}]}],
+            "egress": {
+                "api": [reached(5432, 6379)],
+                "relay": [reached(5432, 6379), reached(443)],
+                "workers": [reached(5432, 6379)],
+            },
         },
         "monitoring": {
             "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
@@ -120,6 +131,11 @@ def documents(request: pytest.FixtureRequest) -> list[Document]:
 
 def of_kind(documents: list[Document], kind: str) -> dict[str, Document]:
     return {each["metadata"]["name"]: each for each in documents if each["kind"] == kind}
+
+
+def config_of(documents: list[Document]) -> Document:
+    """All settings, of whichever ConfigMap."""
+    return {"data": dict(pair for each in of_kind(documents, "ConfigMap").values() for pair in each["data"].items())}
 
 
 def pods(documents: list[Document]) -> dict[str, Document]:
@@ -165,7 +181,7 @@ def test_pods_are_confined_and_hold_their_own_secrets_alone(documents: list[Docu
 
 def test_every_setting_exists(documents: list[Document]) -> None:
     known = {f"SCRIMP_{name.upper()}" for name in Settings.model_fields}
-    (config,) = of_kind(documents, "ConfigMap").values()
+    config = config_of(documents)
     named = set(config["data"]) | {each["name"] for _, one in containers(documents) for each in one.get("env", ())}
     assert named <= known
 
@@ -173,7 +189,7 @@ def test_every_setting_exists(documents: list[Document]) -> None:
 def test_sign_in_mail_and_signing_program_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the pods get, as the service reads it; nothing of it without these values."""
     values = VALUES["people and mail"]
-    (config,) = of_kind(rendered(values), "ConfigMap").values()
+    config = config_of(rendered(values))
     for name, value in config["data"].items():
         monkeypatch.setenv(name, value)
     read = Settings()
@@ -185,7 +201,7 @@ def test_sign_in_mail_and_signing_program_are_settings(monkeypatch: pytest.Monke
     assert (read.smtp_user, read.smtp_from, read.smtp_recipients) == (mail["user"], mail["from"], mail["recipients"])
     assert read.smtp_password_file == Path("/run/secrets/smtp_password")
     assert CommandSigner.of(read).command == ("/usr/local/bin/scrimp-sign", "--slot", "1")
-    (plain,) = of_kind(rendered({}), "ConfigMap").values()
+    plain = config_of(rendered({}))
     assert not [name for name in plain["data"] if re.match("SCRIMP_(OIDC|SMTP|SIGN)", name)]
 
 
@@ -205,7 +221,7 @@ def test_values_that_no_service_could_use_are_refused(values: dict[str, Any]) ->
 
 def test_a_second_user_for_attempts() -> None:
     documents = rendered(VALUES["a second user"])
-    (config,) = of_kind(documents, "ConfigMap").values()
+    config = config_of(documents)
     settings = {name: value for name, value in config["data"].items() if "ATTEMPT" in name}
     assert settings == {"SCRIMP_ATTEMPT_UID": "10002", "SCRIMP_ATTEMPT_GID": "10002"}
     (worker,) = [each for name, each in containers(documents) if name.endswith("/worker")]
@@ -221,12 +237,12 @@ def test_a_second_user_for_attempts() -> None:
         assert second_user.becomes([shell, option, script, name], settings, home) == "(10001, 10001, 10001) [10002]"
         modes = [stat.S_IMODE(each.stat().st_mode) for each in (open_, home.parent / "tmp")]
     assert modes == [0o775, 0o1777]
-    assert all("ATTEMPT" not in name for name in of_kind(rendered({}), "ConfigMap").popitem()[1]["data"])
+    assert all("ATTEMPT" not in name for name in config_of(rendered({}))["data"])
 
 
 def test_parts_are_sealed_if_a_value_says_so() -> None:
     for values, said in (({}, None), ({"storage": {"encrypt": True}}, "true")):
-        (config,) = of_kind(rendered(values), "ConfigMap").values()
+        config = config_of(rendered(values))
         assert config["data"].get("SCRIMP_ENCRYPT_PARTS") == said
 
 
@@ -298,7 +314,7 @@ def test_with_buckets_a_volume_has_the_admin_key_and_the_files_that_arrive() -> 
         if each["name"] == "shared"
     }
     assert mounted == {("admin", "demo-api"), ("arrivals", "demo-api"), ("arrivals", "demo-ingest")}
-    (config,) = of_kind(documents, "ConfigMap").values()
+    config = config_of(documents)
     assert Settings.model_validate(
         {
             name.removeprefix("SCRIMP_").lower(): yaml.safe_load(value) if value.startswith("[") else value
@@ -380,7 +396,8 @@ def test_nobody_connects_but_to_the_api_s_port() -> None:
                 assert policy["ingress"] == []
             if values == "watched":
                 assert [port["port"] for port in policy["egress"][0]["ports"]] == [53, 53]
-                assert policy["egress"][1:] == VALUES[values]["networkPolicy"]["egress"]
+                component = labels["app.kubernetes.io/component"].partition("-")[0].replace("worker", "workers")
+                assert policy["egress"][1:] == VALUES[values]["networkPolicy"]["egress"][component]
         (ingress,) = policies["demo-api"]["spec"]["ingress"]
         (container,) = pods(documents)["demo-api"]["containers"]
         assert [port["port"] for port in ingress["ports"]] == [port["name"] for port in container["ports"]]
@@ -428,6 +445,13 @@ def test_files_are_read_in_pods_of_their_own_that_nobody_reaches() -> None:
     assert of_kind(documents, "NetworkPolicy")["demo-ingest"]["spec"]["ingress"] == []
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
     assert {"/var/lib/scrimp/storage", "/var/lib/scrimp-heads"} <= mounts, "it stores parts and records heads"
+    assert not [each for each in of_kind(documents, "ConfigMap")["demo-settings"]["data"] if "BROKER" in each]
+    with_broker = {
+        name
+        for name, each in containers(documents)
+        if {"configMapRef": {"name": "demo-broker"}} in each.get("envFrom", [])
+    }
+    assert {name.partition("/")[0] for name in with_broker} == pods(documents).keys() - {"demo-ingest"}
     assert "demo-ingest" not in pods(rendered({}))
 
 
@@ -508,6 +532,8 @@ def _counts(db: Database, documents: list[Document]) -> dict[str, int]:
         {"secret": {}},
         {"scaling": {"enabled": True, "minReplicas": 1}},
         {"networkPolicy": {"ingress": []}},
+        {"networkPolicy": {"egress": []}},
+        {"networkPolicy": {"egress": {"worker": []}}},
         {"monitoring": {"serviceMonitor": {"interval": "often"}}},
         {"api": {"autoscaling": {"cpuPercent": 0}}},
     ],

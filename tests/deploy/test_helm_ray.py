@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from app.settings import Settings
 from scrimp.cli import app
-from tests.deploy.test_helm import CHART, KUBERNETES, VALUES, Document, helm, of_kind, rendered
+from tests.deploy.test_helm import CHART, KUBERNETES, VALUES, Document, config_of, helm, of_kind, rendered
 
 SCHEMA = json.loads((Path(__file__).parent / "ray_cluster.schema.json").read_text())
 MANY: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ def test_who_holds_a_secret(documents: list[Document]) -> None:
         assert container["securityContext"]["readOnlyRootFilesystem"] and "memory" in container["resources"]["limits"]
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     # A machine without parts_key seals nothing, whatever the service does.
-    (config,) = of_kind(documents, "ConfigMap").values()
+    config = config_of(documents)
     for _group, name, container, _pod in containers(documents):
         if name == "ray":
             values = config["data"] | {each["name"]: each.get("value") for each in container["env"]}
@@ -110,7 +110,7 @@ def test_who_holds_a_secret(documents: list[Document]) -> None:
 
 def test_a_machine_s_settings_are_read_without_any_secret(documents: list[Document], tmp_path: Path) -> None:
     """An actor reads them (worker.cluster.node): nothing that they name but the storage must be there."""
-    (config,) = of_kind(documents, "ConfigMap").values()
+    config = config_of(documents)
     data = config["data"] | {"SCRIMP_HOME": str(tmp_path), "SCRIMP_ENCRYPT_PARTS": "false"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in data.items():

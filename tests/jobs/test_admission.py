@@ -105,7 +105,7 @@ def test_looking_up_finds_what_plain_queries_find(db: Database) -> None:
             names = [private, public, session.get_one(Dataset, private).name, "missing", ""]
             for name in names:
                 for once in ("mine", "other"):
-                    found = look_up(session.connection(), caller, name, once)
+                    found = look_up(session.connection(), caller, name, once, 30.0)
                     said = None if found is None else (found.access, found.facts, found.before)
                     assert said == plain(session, caller, name, once)
 

@@ -285,7 +285,7 @@ def test_a_named_rate_is_kept_where_auto_does_not_search(api: Api, db: Database)
     named = AUTO | {"learning_rate": 5.0}
     answer = post(api, "/v1/jobs", job_spec(add_dataset(db), optimizer=named, hpo={"strategy": "auto"}))
     job = answer.json()
-    assert (job["spec"]["optimizer"]["learning_rate"], job["quote"]["resolved"]) == (5.0, None)
+    assert (job["spec"]["optimizer"]["learning_rate"], job["quote"]["resolved"]["learning_rate"]) == (5.0, None)
     assert any("keeps the learning rate" in each for each in job["quote"]["warnings"])
 
 

@@ -56,7 +56,7 @@ def test_a_data_set_and_epsilon_are_a_whole_job(
     assert (job["spec"]["model"]["kind"], job["spec"]["optimizer"]["kind"]) == (model, optimizer)
     assert scored.items() <= job["spec"]["evaluation"].items()
     resolved = job["quote"]["resolved"]
-    assert [each["name"] for each in resolved["parts"]] == ["model", "optimizer", "scores"]
+    assert [each["name"] for each in resolved["parts"]] == ["model", "optimizer", "scores", "device"]
     assert all(each["because"] for each in resolved["parts"])
     # What was admitted is a whole specification: submitted by itself it is the same job.
     again = post(api, "/v1/quotes", job["spec"], key=None).json()
@@ -70,14 +70,15 @@ def test_what_a_job_names_stays(api: Api, db: Database) -> None:
     job = post(api, "/v1/jobs", asked | named).json()
     assert (job["spec"]["model"]["hidden"], job["spec"]["length"]["steps"]) == ([4], 7)
     assert job["spec"]["evaluation"] is None
-    assert [each["name"] for each in job["quote"]["resolved"]["parts"]] == ["optimizer"]
+    assert [each["name"] for each in job["quote"]["resolved"]["parts"]] == ["optimizer", "device"]
 
 
 @SQLITE
 def test_an_optimizer_alone_leaves_defaults_as_they_were(api: Api, db: Database) -> None:
     asked = {"dataset": add_dataset(db), "privacy": {"target_epsilon": 1.0}, "optimizer": {"kind": "dp_sgd"}}
     job = post(api, "/v1/jobs", asked).json()
-    assert job["spec"]["evaluation"] is None and "parts" not in job["quote"]["resolved"]
+    assert job["spec"]["evaluation"] is None
+    assert [each["name"] for each in job["quote"]["resolved"]["parts"]] == ["device"]
 
 
 @SQLITE
@@ -221,4 +222,4 @@ def test_a_study_leaves_its_training_to_the_service_too(api: Api, db: Database) 
     asked = {"dataset": add_dataset(db), "hpo": {"strategy": "linear_scaling"}} | EPSILON
     quote = post(api, "/v1/quotes", asked, key=None).json()
     assert quote["hpo"]["runs"] == 7 and quote["fits"], quote
-    assert [each["name"] for each in quote["resolved"]["parts"]] == ["model", "optimizer", "scores"]
+    assert [each["name"] for each in quote["resolved"]["parts"]] == ["model", "optimizer", "scores", "device"]

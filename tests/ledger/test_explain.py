@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import sys
@@ -19,6 +20,7 @@ from scrimp.recompute import check_body
 from tests.ledger.support import open_ledger
 from tests.ledger.test_certificates import NUMERICS, document, issue, succeeded
 
+OTHER_KEY = base64.b64encode(bytes(32)).decode()
 MEANING = ("threat_model", "assumptions", "composition", "profile", "environment")
 
 
@@ -182,6 +184,14 @@ def test_the_command_reads_a_file_and_its_envelope(signed: dict[str, Any], tmp_p
         assert "How to read it" in told.output
         as_json = CliRunner().invoke(app, ["certificates", "explain", str(path), "--json"])
         assert json.loads(as_json.output) == dict(explained(signed["certificate"]))
+        for key, status in ((signed["public_key"], 0), (OTHER_KEY, 1)):
+            told = CliRunner().invoke(app, ["certificates", "explain", str(path), "--public-key", key])
+            assert told.exit_code == status and ("How to read it" in told.output) == (status == 0), told.output
+    forged = copy.deepcopy(signed)
+    forged["certificate"]["epsilon"]["value"] = 0.1
+    path.write_text(json.dumps(forged))
+    told = CliRunner().invoke(app, ["certificates", "explain", str(path), "--public-key", signed["public_key"]])
+    assert told.exit_code == 1 and "How to read it" not in told.output
     unknown = copy.deepcopy(signed)
     del unknown["certificate"]["profile"]  # as before version 3: the reader computes it
     unknown["certificate"]["events"]["train"]["events"][0]["kind"] = "laplace"

@@ -367,7 +367,7 @@ def test_jobs_are_admitted_and_run_only_behind_the_witness(settings: Settings, a
             return client.post("/v1/jobs", json=spec, headers=headers).json()
 
     def claimed() -> Any:
-        return claim_next(db, heads, "w", 30.0, ("cpu",))
+        return claim_next(db, heads, "w", 30.0)
 
     assert submitted()["type"] == "/problems/head-pending"
     assert sent(db, heads, of) == 1

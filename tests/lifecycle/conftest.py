@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from app.admission.choices import closed
+from app.admission.device_class import settled
 from app.admission.job_rules import check
 from app.admission.lookup import dataset_facts
 from app.db.database import Database
@@ -16,6 +17,7 @@ from app.db.models import Account, Dataset, Job
 from app.keys.service import Caller
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import claim
+from app.lifecycle.queue.presence import MOST_GPUS
 from core.contracts.job_spec import JobSpec
 from core.privacy.price_requests import PlanRequest
 from core.privacy.prices import Price
@@ -52,7 +54,8 @@ def submit(db: Database) -> Submit:
         spec = JobSpec.model_validate(job_spec(dataset, **changes))
         with db.read() as session:
             facts = dataset_facts(session, session.get_one(Dataset, dataset))
-            planned = check(closed(spec, facts).spec, facts)
+            most_gpus = session.execute(MOST_GPUS, {"lease_s": 30.0}).scalar_one()
+            planned = check(closed(settled(spec, most_gpus)[0], facts).spec, facts)
         priced = PlainPricing().price(planned.pricing) if planned.pricing else Price.nothing()
         with db.write() as session:
             return admit(session, Caller(key, "test", "admin"), planned, priced, once)

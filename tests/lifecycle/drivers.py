@@ -19,7 +19,7 @@ from app.lifecycle.queue.room import Need, Room
 from core.contracts.devices import Device
 from tests.factories import AT_ONCE, add_dataset, add_key
 from tests.lifecycle.conftest import Submit
-from tests.lifecycle.test_fair import BOTH, NO_RECORDS
+from tests.lifecycle.test_fair import NO_RECORDS
 
 LEASE_S = 3600.0
 FREE: dict[str, Any] = {"privacy": None, "evaluation": None}
@@ -72,7 +72,7 @@ class Driver:
         """What it claims when it is woken; a busy one is not."""
         if self.held is None:
             room = Room(self.devices.all["cpu"], self.devices.all["cuda"])
-            self.held = claim_next(self.db, NO_RECORDS, self.presence.name, LEASE_S, BOTH, room, self)
+            self.held = claim_next(self.db, NO_RECORDS, self.presence.name, LEASE_S, room, self)
             if self.held is None:
                 self.give_up()
             return self.held

@@ -129,7 +129,7 @@ def test_a_job_of_two_ranks_is_the_same_to_the_bit_on_one_process(
 ) -> None:
     spec = job_of("small", name="ranks", runtime={"processes": 2, "physical_batch_size": 48})
     job_id = str(client.post("/v1/jobs", json=spec, headers={"Idempotency-Key": "ranks"}).json()["id"])
-    held = claim_next(db, NO_RECORDS, "w", 3600.0, {"cpu"}, Room(2))
+    held = claim_next(db, NO_RECORDS, "w", 3600.0, Room(2))
     assert held is not None and held.ranks == 2
     log = AttemptLog(db, held, lease_s=3600.0, max_attempts=3, cadence=AT_ONCE)
     run_attempt(log, settings, fork_server, processes=held.ranks)

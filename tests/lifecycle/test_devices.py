@@ -15,6 +15,7 @@ from app.ledger.signing_keys import signing_key
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.queue.presence import GpuWorkers, Presence
+from app.lifecycle.queue.room import Room
 from app.lifecycle.relay import Relay
 from app.lifecycle.settle import settle, settlement_of
 from app.lifecycle.states import get_job
@@ -26,7 +27,7 @@ from tests.factories import numerics
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
 from tests.lifecycle.test_fair import BOTH, CHEAP, NO_RECORDS
 
-CPU = frozenset(("cpu",))
+CPU = Room(1)
 GPU = Device(kind="cuda", index=0, name="A GPU", memory_bytes=2**34, capability="9.0")
 PROCESSOR = Device(kind="cpu", index=0, name="A processor")
 NOTHING: dict[str, list[Any]] = {part: [] for part in PARTS}
@@ -62,7 +63,7 @@ def test_a_job_says_that_it_waits_for_processes(db: Database, submit: Submit) ->
 
 @pytest.mark.parametrize(("device", "others"), [("cpu", BOTH), ("cuda", CPU)])
 def test_later_attempts_run_on_the_kind_of_the_first_ready_one(
-    db: Database, submit: Submit, device: Any, others: frozenset[str]
+    db: Database, submit: Submit, device: Any, others: Room
 ) -> None:
     job_id = submit(**CHEAP)
     log = claimed(db, job_id)

@@ -31,7 +31,7 @@ from tests.factories import add_dataset, add_key, numerics
 from tests.lifecycle.conftest import Submit
 from tests.lifecycle.conftest import claimed as claimed_again
 
-BOTH = frozenset(("cpu", "cuda"))
+BOTH = Room(1, 1)
 NO_RECORDS = Heads(Path("there-is-no-such-folder"))
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 NUMBER, START = attrgetter("number"), attrgetter("owner_start")
@@ -169,9 +169,9 @@ def test_a_job_that_waits_for_a_device_blocks_nobody(db: Database, submit: Submi
         key = add_key(session, "analyst")
     waits = submit(dataset, key, "gpu", runtime={"device": "cuda"}, **CHEAP)
     runs = submit(dataset, key, "cpu", **CHEAP)
-    held = claim_next(db, NO_RECORDS, "w", 30.0, frozenset(("cpu",)))
+    held = claim_next(db, NO_RECORDS, "w", 30.0)
     assert held is not None and held.job_id == runs
-    assert claim_next(db, NO_RECORDS, "w", 30.0, frozenset(("cpu",))) is None
+    assert claim_next(db, NO_RECORDS, "w", 30.0) is None
     held = claim_next(db, NO_RECORDS, "gpu", 30.0, BOTH)
     assert held is not None and held.job_id == waits
 
@@ -183,7 +183,7 @@ def test_a_job_that_asks_for_more_processes_waits_for_them_and_blocks_nobody(db:
         key = add_key(session, "analyst")
     asked: tuple[int | str, ...] = (4, "auto", 3, 1, 8)
     jobs = [submit(dataset, key, str(each), runtime={"processes": each}, **CHEAP) for each in asked]
-    taken = [claim_next(db, NO_RECORDS, "w", 30.0, BOTH, Room(processes)) for processes in (1, 3, 4, 3, 7, 8)]
+    taken = [claim_next(db, NO_RECORDS, "w", 30.0, Room(processes)) for processes in (1, 3, 4, 3, 7, 8)]
     wanted = [jobs[1], jobs[2], jobs[0], jobs[3], None, jobs[4]]
     assert [each and each.job_id for each in taken] == wanted
 
@@ -191,12 +191,12 @@ def test_a_job_that_asks_for_more_processes_waits_for_them_and_blocks_nobody(db:
 def test_a_job_that_was_ready_goes_on_with_fewer_processes(db: Database, submit: Submit) -> None:
     """Its model is the same to the bit with fewer, and a step that was started is better finished than kept waiting."""
     waits = submit(add_dataset(db), runtime={"processes": 4}, **CHEAP)
-    held = claim_next(db, NO_RECORDS, "large", 30.0, BOTH, Room(4))
+    held = claim_next(db, NO_RECORDS, "large", 30.0, Room(4))
     assert held is not None and held.job_id == waits
     log = AttemptLog(db, held, lease_s=30.0, max_attempts=5)
     log.ready("cpu", numerics(), processes=(11, 12, 13, 14))
     log.gone("lost")
-    held = claim_next(db, NO_RECORDS, "small", 30.0, BOTH, Room(1))
+    held = claim_next(db, NO_RECORDS, "small", 30.0, Room(1))
     assert held is not None and held.job_id == waits
 
 

@@ -17,6 +17,7 @@ from app.db.models import ApiKey, ClaimTurn, Dataset, Job, table_of
 from app.db.trip import _compiled, round_trip
 from app.lifecycle.queue.fair import RUNNING, claim_next, next_job
 from app.lifecycle.queue.fronts import Able
+from app.lifecycle.queue.room import Room
 from tests.factories import add_dataset, add_key
 from tests.ledger.support import add_job
 from tests.lifecycle.test_fair import NO_RECORDS
@@ -54,8 +55,8 @@ class Model:
     claims: int = 0
 
     def claim(self, device: str) -> Waiting | None:
-        """Takes the job whose turn it is at a worker of one kind."""
-        able = [each for each in self.queue if each.device in ("auto", device)]
+        """Takes the job whose turn it is at a worker of one kind; a stored `auto` is a processor."""
+        able = [each for each in self.queue if (each.device == "cuda") == (device == "cuda")]
         if not able:
             return None
         firsts: dict[tuple[str, str], Waiting] = {}
@@ -112,7 +113,7 @@ def test_claims_are_those_of_a_serial_model(db: Database, seed: int) -> None:
         model = Model({each.id: each.weight for each in session.scalars(select(ApiKey))})
         owners = {each.id: each.owner_key for each in session.scalars(select(Dataset))}
     number = 0
-    for _ in range(50):
+    for _ in range(60):
         with db.write() as session:
             for _ in range(draw.randrange(4)):
                 number += 1
@@ -125,7 +126,7 @@ def test_claims_are_those_of_a_serial_model(db: Database, seed: int) -> None:
                 model.queue.append(Waiting(owners[dataset], key, job, at, priority, device))
         device = draw.choice(("cpu", "cuda"))
         expected = model.claim(device)
-        held = claim_next(db, NO_RECORDS, f"worker-{device}", 30.0, (device,))
+        held = claim_next(db, NO_RECORDS, f"worker-{device}", 30.0, Room(device == "cpu", device == "cuda"))
         assert (held and held.job_id) == (expected and expected.job)
         while len(model.running) > draw.randrange(6):
             ended = model.running.pop(draw.randrange(len(model.running)))
@@ -139,11 +140,11 @@ def test_a_claim_builds_no_statement(db: Database) -> None:
     with db.write() as session:
         for _ in range(3):
             add_job(session, dataset, key_id=add_key(session, "analyst"))
-    assert claim_next(db, NO_RECORDS, "w", 30.0, ("cpu",)) is not None
+    assert claim_next(db, NO_RECORDS, "w", 30.0) is not None
     built = list[str]()
     event.listen(db.engine, "before_cursor_execute", lambda *of: built.append(of[2]))
     misses = _compiled.cache_info().misses
-    assert claim_next(db, NO_RECORDS, "w", 30.0, ("cpu",)) is not None
+    assert claim_next(db, NO_RECORDS, "w", 30.0) is not None
     # PostgreSQL is sent texts, in four round trips; SQLite runs the same statements one by one.
     assert len(built) <= (0 if db.engine.dialect.name == "postgresql" else 15)
     assert _compiled.cache_info().misses == misses
@@ -164,7 +165,7 @@ def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database) ->
             session.execute(text("ANALYZE jobs"))
         work = of_session(session, "jobs")
         with round_trip(session.connection()) as trip:
-            chosen_of = next_job(trip, "worker", 30.0, Able(frozenset(("cpu",))))
+            chosen_of = next_job(trip, "worker", 30.0, Able())
         chosen = chosen_of()
         assert chosen is not None and chosen.job.created_at == BEGAN
         assert work() < 60  # 3,000 rows, or as many hundreds of steps, where all are ranked

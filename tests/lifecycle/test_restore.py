@@ -191,7 +191,7 @@ def test_a_job_that_a_backup_believes_unfinished_does_not_run_again(world: World
     world.restore(queued)
     assert job_row(world.db, job).status == "queued"
     assert behind.reach(world.db, world.heads, dataset) == 0
-    assert claim_next(world.db, world.heads, "w", 30.0, ("cpu",)) is None
+    assert claim_next(world.db, world.heads, "w", 30.0) is None
     fork_server = Refusing()
     run_attempt(claimed(world.db, job), world.settings, fork_server)  # it was claimed before anybody noticed
     assert (fork_server.started, job_row(world.db, job).status) == (0, "queued")

@@ -69,7 +69,8 @@ def test_jobs_for_another_kind_of_device_pass(db: Database, queue: Queue) -> Non
     large = queue.add(2, key=1)
     auto, on_processors = queue.add(1, "auto"), queue.add(2, "cpu")
     assert [each.job_id for each in wake_all(drivers)] == [on_processors]
-    assert job_row(db, auto).status == job_row(db, large).status == "queued", "who may have a GPU waits for one"
+    assert job_row(db, auto).status == job_row(db, large).status == "queued", "who is planned for a GPU waits for one"
+    assert job_row(db, auto).spec["runtime"]["device"] == "cuda"
 
 
 def test_a_job_on_processors_keeps_them_and_no_gpu(db: Database, queue: Queue) -> None:
@@ -137,7 +138,7 @@ def test_room_that_is_free_again_wakes_one_worker_of_each_queue(db: Database, qu
 
 def test_a_worker_by_itself_has_one_gpu(db: Database, queue: Queue) -> None:
     """Ranks share its processors; a job that was ready on several GPUs goes on with one."""
-    assert Room(4, 1).need(Runtime.model_validate({"processes": 4})) == Need("cpu", 4, 4)
+    assert Room(4, 1).need(Runtime.model_validate({"processes": 4, "device": "cpu"})) == Need("cpu", 4, 4)
     assert Room(4, 1).need(Runtime.model_validate({"processes": 4}), "cuda", 2) == Need("cuda", 1, 1, 2)
 
 
@@ -145,17 +146,20 @@ def test_a_worker_by_itself_has_one_gpu(db: Database, queue: Queue) -> None:
     ("runtime", "device", "gpus", "need"),
     [
         ({"processes": 4, "device": "cuda"}, None, 8, Need("cuda", 4, 4)),
-        ({"processes": 4}, None, 8, Need("cuda", 4, 4)),
-        ({"processes": 4}, None, 2, Need("cpu", 4, 4)),
+        ({"processes": 4, "device": "cpu"}, None, 8, Need("cpu", 4, 4)),
+        ({"processes": 4}, None, 8, Need("cpu", 4, 4)),
         ({"processes": 4, "device": "cuda"}, None, 2, None),
         ({"processes": 4, "shard": "optimizer"}, None, 8, Need("cpu", 4, 4)),
         ({"processes": 4, "device": "cuda", "threads": 3}, "cuda", 2, Need("cuda", 2, 2, 3)),
         ({"processes": 4}, "cpu", 8, Need("cpu", 4, 4)),
         ({"processes": 8}, "cpu", 8, Need("cpu", 6, 6)),
         ({"processes": 8}, None, 2, None),
-        ({"processes": "auto"}, None, 8, Need("cuda", 1, 8)),
-        ({"processes": "auto"}, None, 0, Need("cpu", 1, 1)),
-        ({}, None, 1, Need("cuda", 1, 1)),
+        ({"processes": "auto", "device": "cuda"}, None, 8, Need("cuda", 1, 8)),
+        ({"processes": "auto", "device": "cuda"}, None, 0, None),
+        ({"processes": "auto", "device": "cpu"}, None, 8, Need("cpu", 1, 1)),
+        ({"device": "cuda"}, None, 1, Need("cuda", 1, 1)),
+        ({}, None, 1, Need("cpu", 1, 1)),
+        ({}, "cuda", 1, Need("cuda", 1, 1)),
     ],
 )
 def test_what_a_job_needs(runtime: dict[str, Any], device: str | None, gpus: int, need: Need | None) -> None:

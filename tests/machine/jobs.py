@@ -170,7 +170,7 @@ class Jobs(Machine):
             return
         job = self.state.jobs[job_id]
         cancel = partial(jobs.cancel, heads=self.world.heads)
-        act = {"cancel": cancel, "pause": jobs.pause, "resume": jobs.resume}[how]
+        act = {"cancel": cancel, "pause": partial(jobs.pause), "resume": partial(jobs.resume)}[how]
         found = self.call(how, lambda: act(self.db, caller(job.key), job_id))
         if not self.agree(found, None if job.status in into else "wrong-state"):
             return
@@ -222,7 +222,7 @@ class Jobs(Machine):
             raise Divergence(f"it reads {begun.reads}, and its hold is on {sorted(job.hold.payers)}")
         for each in begun.reads:
             is_behind = self.unrecordable(each)
-            found = self.call("record", lambda each=each: behind.record(self.db, self.world.heads, each))
+            found = self.call("record", partial(behind.record, self.db, self.world.heads, each))
             self.note_heads(each)
             if not self.agree(found, "worker-lost" if is_behind else None):
                 made.log.gone("lost")

@@ -72,8 +72,8 @@ class Campaign:
     @classmethod
     def resume(cls, path: Path) -> Campaign:
         kept = json.loads(path.read_text())
-        counters = {name: Counter(kept.pop(name)) for name in ("backings", "did", "refused")}
-        return cls(path, **kept, **counters)
+        kept |= {name: Counter(kept[name]) for name in ("backings", "did", "refused")}
+        return cls(path, **kept)
 
     @property
     def operations(self) -> int:
@@ -110,8 +110,37 @@ class Campaign:
         new.replace(self.path)
 
 
+EARLIER = "## Earlier campaigns"  # from here on a report is kept: finished campaigns, and what people wrote of them
+
+
+def kept_in(report: Path) -> list[str]:
+    """A report's lines on earlier campaigns; none of a file that has no such part."""
+    lines = report.read_text().splitlines() if report.exists() else []
+    return lines[lines.index(EARLIER) :] if EARLIER in lines else []
+
+
+def retire(report: Path) -> None:
+    """Moves a report's own campaign, which goes on no more, among the earlier ones: its numbers and divergences."""
+    earlier = kept_in(report)
+    own = report.read_text().splitlines()[2:] if report.exists() else []
+    own = own[: len(own) - len(earlier)]
+    if not own:
+        return
+    said = own[: own.index("")]
+    faults = own[own.index("## Divergences") + 4 :] if "## Divergences" in own else []
+    lines = ["# The state machine", "", EARLIER, "", *said, *(["", *faults] if faults else []), *earlier[1:]]
+    report.write_text("\n".join(lines) + "\n")
+
+
+def write(found: Campaign, report: Path) -> None:
+    """Writes the report anew, but for what it keeps."""
+    report.parent.mkdir(parents=True, exist_ok=True)
+    earlier = kept_in(report)
+    report.write_text("\n".join([text(found), *earlier, ""] if earlier else [text(found)]))
+
+
 def text(found: Campaign) -> str:
-    """The report, dated today."""
+    """What a report says of its own campaign, dated today."""
     on = ", ".join(f"{number:,} on {name}" for name, number in sorted(found.backings.items()))
     rate = found.operations / found.took_s if found.took_s else 0.0
     lines = [
@@ -166,7 +195,7 @@ def homes() -> Iterator[tuple[Home, Home | None]]:
 
 def prepare() -> None:
     """A process's own start: engines share their compiled SQL, and refusals are no news."""
-    database.create_engine = warm.Compiled(create_engine)  # type: ignore[assignment]
+    database.create_engine = warm.Compiled(create_engine)  # type: ignore[assignment, attr-defined]
     logging.disable(logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
 
@@ -195,7 +224,7 @@ def run(found: Campaign, report: Path, operations: int, seconds: float, processe
     with homes() as on, context.Pool(processes, prepare) as pool:
         if raced:
             race(found, on, raced)
-            report.write_text(text(found))
+            write(found, report)
         ahead = 4 * processes  # results come in order: what is ahead of a kill is repeated
         while found.operations < operations and time.monotonic() < ends:
             numbers = range(found.histories + 1, found.histories + 1 + ahead)
@@ -203,8 +232,7 @@ def run(found: Campaign, report: Path, operations: int, seconds: float, processe
                 found.add(result)
                 if result.fault is not None:
                     print(result.fault, flush=True)
-            report.parent.mkdir(parents=True, exist_ok=True)
-            report.write_text(text(found))
+            write(found, report)
 
 
 def main() -> int:
@@ -224,8 +252,9 @@ def main() -> int:
             found = one(on, asked.seed or 0, asked.history)
         print(found.fault or f"{sum(found.did.values())} operations, no divergence")
         return int(found.fault is not None)
-    known = Campaign.resume(asked.state) if asked.state.exists() and asked.seed is None else None
-    if known is None or known.operations >= asked.operations:
+    known = Campaign.resume(asked.state) if asked.state.exists() else None
+    if known is None or asked.seed is not None or known.operations >= asked.operations:
+        retire(asked.report)
         known = Campaign.begin(asked.state, secrets.randbelow(2**31) if asked.seed is None else asked.seed)
     print(f"seed {known.seed}, from history {known.histories + 1}", flush=True)
     run(known, asked.report, asked.operations, asked.seconds, asked.processes, asked.races)

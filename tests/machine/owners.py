@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 from app.approvals import cap_routes
@@ -304,7 +305,7 @@ class Owners(Machine):
         """The owner posts what was forgotten, of each ledger that is behind."""
         heads, store = self.world.heads, objects.of(self.world.settings)
         while gap := next((each for each in restore.gaps(self.db, heads, store) if each.name is not None), None):
-            found = self.call("restore", lambda gap=gap: restore.post(self.db, heads, store, gap.dataset_id, "lost"))
+            found = self.call("restore", partial(restore.post, self.db, heads, store, gap.dataset_id, "lost"))
             if not self.is_behind(gap.dataset_id):
                 raise Divergence(f"{gap.dataset_id} is said to be behind: {gap.problem}")
             self.agree(found, None)

@@ -27,6 +27,7 @@ from app.charges import service as charges
 from app.charges.schemas import ChargeRequest
 from app.db.models import Account, SubAccount
 from app.ledger import accounts, block_accounts
+from app.ledger.entries import ACCOUNTS
 from app.ledger.schemas import CapChange
 from app.settings import Settings
 from core.errors import BudgetError, ServiceError
@@ -44,7 +45,7 @@ WHY = "a test"
 DRAWN = ("hold", "hold", "hold", "post", "post", "void", "charge", "settle", "cap", "budget", "append", "foreign")
 # What a hold without its condition would do.
 UNCONDITIONAL = (
-    update(accounts.ACCOUNTS)
+    update(ACCOUNTS)
     .where(accounts.HOLD._where_criteria[0])
     .values(
         train_held=accounts.ROW.train_held + accounts.TRAIN,

@@ -12,7 +12,6 @@ from sqlalchemy import event, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from app.admission import lookup
 from app.db.models import Account, Dataset, LedgerEntry
 from app.ledger import accounts, second, sub_accounts
 from app.ledger.accounts import Hold
@@ -50,7 +49,7 @@ def home(backing: str, migrated_database: Path, tmp_path: Path, request: pytest.
     but(((on, number) for on in BACKINGS for number in range(1, 7)), lambda each: each in BY_DAY),
 )
 def test_a_history_is_that_of_the_serial_model(home: Home, number: int) -> None:
-    by_day = BY_DAY.get(("sqlite" if home.server is None else "", number), {})
+    by_day = BY_DAY.get(("sqlite" if home.server is None else "", number), set[str]())
     found = histories.run(home, SEED, number, OPERATIONS if by_day else histories.OPERATIONS)
     assert found.fault is None, found.fault
     assert sum(found.did.values()) > 50 and sum(found.refused.values()) > 10
@@ -164,7 +163,7 @@ def test_it_finds_a_budget_whose_void_gives_nothing_back(home: Home, monkeypatch
 def test_it_finds_a_read_that_forgets_the_key_s_own_budget(
     home: Home, read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup.sub_accounts, "with_own", lambda left, _own: left)
+    monkeypatch.setattr(sub_accounts, "with_own", lambda left, _own: left)
     monkeypatch.setattr(Reading, "WEIGHTS", {"set_budget": 3, read: 5})
     assert f", {read}: " in fault(home, Reading)
 
@@ -255,6 +254,25 @@ def test_a_campaign_goes_on_where_it_ended(home: Home, tmp_path: Path) -> None:
     again = nightly.Campaign.resume(state)
     assert (again.seed, again.histories, again.operations) == (SEED, 1, 7)
     again.add(histories.Result(2, "sqlite", {"submit": 1, "claim": 2}, {}, 0.5, "history 2: it differs"))
-    report.write_text(nightly.text(nightly.Campaign.resume(state)))
+    nightly.write(nightly.Campaign.resume(state), report)
     written = report.read_text()
     assert "10 operations in 2 histories" in written and "| submit | 8 | 2 |" in written and "it differs" in written
+
+
+def test_a_report_keeps_finished_campaigns_and_what_people_wrote_of_them(tmp_path: Path) -> None:
+    report = tmp_path / "machine.md"
+    nightly.retire(report)
+    assert not report.exists(), "there was none"
+    for seed in (11, 12, 13):
+        nightly.retire(report)
+        campaign = nightly.Campaign.begin(tmp_path / f"{seed}.json", seed)
+        campaign.add(histories.Result(1, "sqlite", {"submit": seed}, {}, 1.0, f"history 1: {seed} differs"))
+        nightly.write(campaign, report)
+        nightly.write(campaign, report)
+        with report.open("a") as file:
+            file.write("" if seed == 11 else f"Written after {seed}.\n")
+    own, earlier = report.read_text().split(nightly.EARLIER)
+    assert "seed 13: 13 operations" in own and "| submit | 13 |" in own and "seed 12" not in own
+    for seed in (11, 12):
+        assert earlier.count(f"seed {seed}: {seed} operations") == 1 and f"{seed} differs" in earlier
+    assert "Written after 12." in earlier and "| submit |" not in earlier

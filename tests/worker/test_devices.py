@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from core.contracts.devices import Device, kind_for, needs_gpu
-from core.contracts.runtime import Runtime
+from core.contracts.devices import Device, kind_of
 from tests.by_night import but
 from tests.worker.support import Supervisor, dense, run_child, run_thread, spec, start_of, stored_part
 from worker.attempt import device_survey, part_loading, prepare
 from worker.attempt.child import visible_to
-from worker.attempt.device_survey import DevicesError, chosen, divided, driver_version, found, processor, visible
+from worker.attempt.device_survey import DevicesError, chosen, driver_version, found, processor, visible
 from worker.attempt.failure_codes import DataTooLargeError, TooLargeError
 from worker.attempt.fork_server import ForkServer
 from worker.data.ranks import ALONE
@@ -69,24 +68,6 @@ def test_a_process_sees_its_own_gpu_alone() -> None:
     assert visible(processor(), {"CUDA_VISIBLE_DEVICES": "3"})["CUDA_VISIBLE_DEVICES"] == ""
 
 
-@pytest.mark.parametrize(
-    ("runtime", "frozen", "expected"),
-    [
-        ({}, None, ("cuda", 1)),
-        ({"processes": 2}, None, ("cpu", 2)),
-        ({"processes": 2, "device": "cuda"}, "cuda", ("cuda", 1)),
-        ({"processes": "auto"}, None, ("cuda", 1)),
-        ({"processes": "auto", "device": "cpu"}, None, ("cpu", 1)),
-        ({"processes": 4}, "cpu", ("cpu", 3)),
-    ],
-)
-def test_a_job_has_the_worker_s_gpu_or_its_processors(
-    runtime: dict[str, Any], frozen: str | None, expected: Any
-) -> None:
-    on = divided(Runtime.model_validate(runtime), frozen, has_gpu=True, processes=3)
-    assert (on.device, on.processes) == expected
-
-
 def test_each_rank_on_a_cluster_sees_its_own_gpu_alone() -> None:
     start = Supervisor(start_of(spec(), SHAPE) | {"device": "cuda", "processes": 2, "gpus": ["GPU-7b", "3"]}).message()
     assert [visible_to(start, rank) for rank in (0, 1)] == [
@@ -121,11 +102,10 @@ def test_a_driver_has_a_version() -> None:
     assert driver_version("nothing") is None
 
 
-def test_the_kind_of_device_is_the_first_attempts() -> None:
-    assert [kind_for("auto", None, gpu) for gpu in (False, True)] == ["cpu", "cuda"]
-    assert [kind_for("cpu", None, gpu) for gpu in (False, True)] == ["cpu", "cpu"]
-    assert [kind_for("auto", frozen, True) for frozen in ("cpu", "cuda")] == ["cpu", "cuda"]
-    assert needs_gpu("cuda", None) and needs_gpu("auto", "cuda") and not needs_gpu("auto", None)
+def test_the_kind_of_device_is_the_plan_s() -> None:
+    assert [kind_of(device, None) for device in ("cpu", "cuda")] == ["cpu", "cuda"]
+    assert kind_of("auto", None) == "cpu", "a job of an earlier release has a processor's passes"
+    assert [kind_of("auto", ready) for ready in ("cpu", "cuda")] == ["cpu", "cuda"]
 
 
 # Every way to initialize CUDA, and every question that starts its driver.

@@ -107,14 +107,12 @@ def replay(
     samples: int | None,
     *,
     choose: Choose | None = None,
-    has_gpu: bool = False,
 ) -> Replayed:
     """Replays a finished job and compares.
 
     Args:
         samples: as far as so many random stretches reach; None: to the end, with the model's hash.
         choose: k of range(b); None: by the operating system's coins.
-        has_gpu: the fork server's processes see a GPU.
 
     Raises:
         NotFound: there is no such job.
@@ -129,7 +127,7 @@ def replay(
         log = AttemptLog(db, Claim(job_id, job.attempt, "auditor"), lease_s=0.0, max_attempts=0)
         ran = _ready(db, job_id)
         ranks = 1 if job.mechanism else max(1, ran.processes)
-        machine, secrets = Machine(has_gpu, ranks), NoiseSecrets.of(settings)
+        machine, secrets = Machine(ranks), NoiseSecrets.of(settings)
         start = start_message(log, settings, secrets, inputs, machine, output)
         start = start.model_copy(update={"allowed_steps": 0})  # no step that was not run before
         stretches = _stretches(start)

@@ -15,12 +15,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.sandbox.processes import plain_environment
-from core.contracts.devices import Device, Kind, kind_for
-from core.contracts.runtime import Runtime
+from core.contracts.devices import Device
 
 DRIVER = Path("/proc/driver/nvidia/version")
 # NVIDIA's driver, whose node is not there before a program has used it once; the one under Windows.
@@ -108,29 +106,6 @@ def visible(device: Device, environment: Mapping[str, str] = os.environ) -> dict
         return {"CUDA_VISIBLE_DEVICES": "", **ORDER}
     listed = [each.strip() for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
     return {"CUDA_VISIBLE_DEVICES": listed[device.index] if listed else str(device.index), **ORDER}
-
-
-@dataclass(frozen=True)
-class Divided:
-    """On what an attempt computes.
-
-    Attributes:
-        processes: its ranks.
-    """
-
-    device: Kind
-    processes: int
-
-
-def divided(runtime: Runtime, frozen: str | None, *, has_gpu: bool, processes: int) -> Divided:
-    """Divides a job among what its worker has: one rank on its GPU, or ranks on its processors.
-
-    Args:
-        frozen: the kind of device of the job's earlier ready attempts.
-        processes: the most ranks on this worker's processors.
-    """
-    device = kind_for(runtime.on_own_device, frozen, has_gpu)
-    return Divided(device, min(runtime.ranks, processes) if device == "cpu" else 1)
 
 
 def driver_version(text: str) -> str | None:

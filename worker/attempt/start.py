@@ -27,6 +27,7 @@ from app.settings import Settings
 from app.storage import objects, parts
 from app.storage.seals import Seals
 from core.contracts.dataset_spec import LastItemHoldout, PublicHoldout
+from core.contracts.devices import kind_of
 from core.contracts.extractor import HASHED_WORDS
 from core.contracts.graph import GraphModel
 from core.contracts.hf import HfModel
@@ -46,7 +47,6 @@ from worker.attempt.attempt_data import (
     side_of,
     slots_by_id,
 )
-from worker.attempt.device_survey import divided
 from worker.noise.attempt_keys import Purpose, derive_key
 
 KEYLESS = "the noise secret under which this job ran is not here, or its epoch has ended"
@@ -156,12 +156,10 @@ class Machine:
     """What this worker has for an attempt.
 
     Attributes:
-        has_gpu: its device is a GPU.
         processes: the most ranks that an attempt may have on processors here.
         elsewhere: the attempt's ranks on other machines, if it runs on a cluster.
     """
 
-    has_gpu: bool = False
     processes: int = 1
     elsewhere: Elsewhere | None = None
 
@@ -195,7 +193,7 @@ def start_message(
     is_public = all(each.sensitivity == "public" for each in datasets)
     extractor = spec.model.extractor.name if isinstance(spec.model, LinearModel) and spec.model.extractor else None
     features = inputs.parts.features if extractor is not None else None
-    device = divided(spec.runtime, job.device, has_gpu=machine.has_gpu, processes=machine.processes)
+    device = kind_of(spec.runtime.device, job.device)
     return messages.Start(
         extractor_dir=str(models / extractor) if extractor not in (None, HASHED_WORDS) and models else None,
         models_root=str(models) if isinstance(spec.model, HfModel | GraphModel) and models else None,
@@ -205,8 +203,8 @@ def start_message(
         task=declaration.spec.task,
         features=declaration.spec.features,
         shape=shape_of(declaration, job.dataset_id, datasets),
-        device=device.device,
-        processes=device.processes,
+        device=device,
+        processes=min(spec.runtime.ranks, machine.processes) if device == "cpu" else 1,
         numerics=Quoted.of(job.quote).numerics,
         fitted_rows=job.fitted_rows,
         threads=job.threads,

@@ -72,7 +72,6 @@ def run_attempt(
     settings: Settings,
     fork_server: ForkServer,
     *,
-    has_gpu: bool = False,
     processes: int = 1,
     elsewhere: Elsewhere | None = None,
 ) -> str:
@@ -83,7 +82,6 @@ def run_attempt(
 
     Args:
         fork_server: its processes see this worker's device and no other GPU, but for a cluster's ranks.
-        has_gpu: that device is a GPU.
         processes: the most ranks that an attempt may have on processors here.
         elsewhere: those of its ranks that run on other machines.
     """
@@ -97,7 +95,7 @@ def run_attempt(
             record(log.db, Heads.of(settings), dataset_id)
         output = output_folder(settings.storage_root, log.held, begun, objects.of(settings))
         time_left_s = log.may_run_s(_time_left_s(begun, settings))
-        attempt = Supervised(log, settings, fork_server, output, time_left_s, Machine(has_gpu, processes, elsewhere))
+        attempt = Supervised(log, settings, fork_server, output, time_left_s, Machine(processes, elsewhere))
         is_kept = attempt.run()
     except StaleAttempt:
         logger.warning("attempt %s of %s is stale and writes nothing", log.held.attempt, log.held.job_id)

@@ -35,10 +35,10 @@ from app.ledger.block_accounts import ask_held
 from app.ledger.transparency.heads import Heads
 from app.lifecycle import claims
 from app.lifecycle.queue import fronts
-from app.lifecycle.queue.fronts import Able, Candidate, Fronts
+from app.lifecycle.queue.fronts import ROOM_FOR_ONE, Able, Candidate, Fronts
 from app.lifecycle.queue.room import Grants, Need, OwnDevice, Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, wait_in_line
-from app.lifecycle.states import DEVICE, IS_DUE, PROCESSES, in_work
+from app.lifecycle.states import IS_DUE, NEEDS_GPU, PROCESSES, in_work
 from core.contracts.runtime import StoredRuntime
 
 # By data set first: an index has both columns.
@@ -101,8 +101,7 @@ def claim_next(
     heads: Heads,
     worker: str,
     lease_s: float,
-    devices: Collection[str],
-    room: Room | None = None,
+    room: Room = ROOM_FOR_ONE,
     grants: Grants = OWN_DEVICE,
 ) -> claims.Claim | None:
     """Takes the job whose turn it is; None if no job waits that this worker may take.
@@ -110,15 +109,12 @@ def claim_next(
     Args:
         worker: its name; its release is that of its row in the list of workers.
         heads: the recorded heads; jobs on a data set whose ledger is behind them are skipped, as they may have run.
-        devices: this worker's kinds of devices; a job that names none runs on any. A job that became ready on one kind
-            stays on it: its replay is the same only there.
-        room: the most that it can ever run; None: one rank on each of its devices. A job that asks for more waits for a
-            worker with so much, and delays no other job meanwhile.
+        room: the most that it can ever run on each kind of device. A job that asks for more waits for a worker with so
+            much, and delays no other job meanwhile.
         grants: who gives it room now. Without room for the job whose turn it is, it takes none of the same kind.
     """
     passed: set[str] = set()
     full: set[str] = set()  # the kinds of device for which there is no room now
-    room = room or Room(1, int("cuda" in devices))
     # How many entries of each data set's ledger are reliable, as checked for this claim. The next job is most often on
     # the ledgers of the last one: if it is not, it is chosen once more.
     current = {each: reach(db, heads, each) for each in _LAST.pop(db, ())}
@@ -127,7 +123,7 @@ def claim_next(
         need: Need | None = None
         with db.write(in_trips=True) as session:
             behind = [dataset_id for dataset_id, entries in current.items() if not entries]
-            able = Able(frozenset(devices), room, frozenset(full))
+            able = Able(room, frozenset(full))
             connection = session.connection()
             with round_trip(connection) as trip:
                 wait_in_line(trip)
@@ -142,7 +138,7 @@ def claim_next(
             job = queued.job
             if job is not None and all(each in current for each in reads):
                 if queued.has_place and all(_hold_within(session, job, each, current[each]) for each in reads):
-                    need = _need(room, job, full)
+                    need = room.need(StoredRuntime.of(job.spec).runtime, job.device, job.threads)
                 ranks = 0 if need is None else grants.granted(need)
                 if ranks:
                     with round_trip(connection) as trip:
@@ -177,18 +173,11 @@ def size_that_waits(db: Database, free: int, limit: int) -> int | None:
     sizes = [str(ranks) for ranks in range(free + 1, limit + 1)]
     if not sizes:
         return None
-    waits = (Job.status == "queued", Job.study.is_(None), Job.device.is_(None), DEVICE != "cuda", IS_DUE)
+    waits = (Job.status == "queued", Job.study.is_(None), Job.device.is_(None), ~NEEDS_GPU, IS_DUE)
     query = select(PROCESSES).where(*waits, PROCESSES.in_(sizes)).order_by(Job.created_at).limit(1)
     with db.read() as session:
         size = session.scalar(query)
     return None if size is None else int(size)
-
-
-def _need(room: Room, job: SimpleNamespace, full: Collection[str]) -> Need | None:
-    """What the job needs there, or None if it cannot be claimed now: the statement cannot tell that a sharded job takes
-    no GPUs."""
-    need = room.need(StoredRuntime.of(job.spec).runtime, job.device, job.threads)
-    return None if need is None or need.kind in full else need
 
 
 def next_job(

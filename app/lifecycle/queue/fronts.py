@@ -41,7 +41,8 @@ from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, Worker
 from app.db.trip import Reply, Trip
 from app.lifecycle.queue.room import Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns
-from app.lifecycle.states import DEVICE, IN_ORDER, IS_DUE, PROCESSES, among, due_for, in_queue
+from app.lifecycle.states import IN_ORDER, IS_DUE, NEEDS_GPU, PROCESSES, among, due_for, in_queue
+from core.contracts.devices import Kind
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
 EVERY_KEY = ""  # in place of a key: the latest claim of an owner's keys
@@ -54,24 +55,21 @@ class Able:
     """What a worker may run.
 
     Attributes:
-        devices, room: see `fair.claim_next`.
-        full: the kinds of device for which it has no room now. A job that takes a GPU where there is one waits for it.
+        room: see `fair.claim_next`.
+        full: the kinds of device for which it has no room now.
     """
 
-    devices: frozenset[str]
     room: Room = ROOM_FOR_ONE
     full: frozenset[str] = frozenset()
 
     def condition(self) -> ColumnElement[bool]:
         """The condition that the worker may run a job."""
-        has_gpus = self.room.gpus > 0 and "cuda" not in self.full
-        on_gpus = and_(among(DEVICE, "auto", "cuda"), self._up_to(self.room.gpus)) if has_gpus else false()
-        of_processors = DEVICE == "cpu" if "cuda" in self.full else DEVICE != "cuda"
-        on_processors = false() if "cpu" in self.full else and_(of_processors, self._up_to(self.room.ranks))
-        return and_(among(DEVICE, "auto", *sorted(self.devices)), or_(on_gpus, on_processors))
+        on_gpus = and_(NEEDS_GPU, self._up_to("cuda", self.room.gpus))
+        return or_(on_gpus, and_(~NEEDS_GPU, self._up_to("cpu", self.room.ranks)))
 
-    @staticmethod
-    def _up_to(limit: int) -> ColumnElement[bool]:
+    def _up_to(self, kind: Kind, limit: int) -> ColumnElement[bool]:
+        if limit == 0 or kind in self.full:
+            return false()
         return among(PROCESSES, "auto", *map(str, range(1, limit + 1))) | Job.device.is_not(None)
 
 
@@ -260,7 +258,7 @@ def _of_release() -> ColumnElement[bool]:
     )
     of_release = Job.release == mine
     began = and_(of_release, or_(Job.card.is_(None), Job.card == card))
-    has_device = or_(DEVICE != "cuda", Worker.devices[0]["kind"].as_string() == "cuda")
+    has_device = or_(~NEEDS_GPU, Worker.devices[0]["kind"].as_string() == "cuda")
     same_card = or_(Job.card.is_(None), Worker.card == Job.card)
     able = exists().where(Worker.release == Job.release, Worker.seen_at > Ago(LEASE_S), has_device, same_card)
     least_s, ran_s = PATIENCE * LEASE_S, cast(Job.ran_s, Integer)

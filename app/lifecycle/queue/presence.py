@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
-from sqlalchemy import delete, select
+from sqlalchemy import Float, Select, bindparam, case, delete, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from app.db.clock import now_there
+from app.db.clock import Ago, now_there
 from app.db.database import Database
 from app.db.models import Job, Worker
 from app.db.skew import skew_s
 from app.lifecycle.states import ACTIVE
-from core.contracts.devices import Device, needs_gpu
+from core.contracts.devices import Device, kind_of
 from core.contracts.runtime import Runtime
 from core.contracts.sandbox import Sandbox
 from core.ids import now
@@ -151,6 +151,17 @@ def runs_jobs(worker: Worker) -> bool:
     return worker.volume is None
 
 
+def _most_gpus() -> Select[int]:
+    """The most GPUs that a living worker takes one more job on: 0 without any. Bind `lease_s`."""
+    device = Worker.devices[0]
+    gpus = case((device["kind"].as_string() == "cuda", func.coalesce(device["gpus"].as_integer(), 1)), else_=0)
+    alive = Worker.seen_at > Ago(bindparam("lease_s", type_=Float(53)))
+    return select(func.coalesce(func.max(gpus), 0)).where(alive, ~Worker.finishes, Worker.volume.is_(None))
+
+
+MOST_GPUS = _most_gpus()
+
+
 class GpuWorkers:
     """Tells what living workers have: GPUs, and processes and GPUs for one job.
 
@@ -173,20 +184,20 @@ class GpuWorkers:
         """Returns True if a worker that runs one job on so many GPUs was seen within a lease's time."""
         return any(each.most_gpus >= gpus for each in self._seen())
 
-    def lack(self, runtime: Runtime, frozen: str | None) -> Literal["cuda", "gpus", "processes"] | None:
+    def lack(self, runtime: Runtime, ready: str | None) -> Literal["cuda", "gpus", "processes"] | None:
         """What no living worker has for a job: a GPU, so many GPUs for one job, or so many processes.
 
         Args:
-            frozen: the kind of device of its earlier ready attempts; such a job goes on with fewer processes.
+            ready: the kind of device of its earlier ready attempts; such a job goes on with fewer processes.
         """
-        if needs_gpu(runtime.device, frozen) and not self.alive():
+        kind = kind_of(runtime.device, ready)
+        if kind == "cuda" and not self.alive():
             return "cuda"
-        if frozen is not None or runtime.ranks == 1:
+        if ready is not None or runtime.ranks == 1:
             return None
-        if runtime.device == "cuda":
+        if kind == "cuda":
             return None if self.have_gpus(runtime.ranks) else "gpus"
-        has_gpus = not runtime.on_processors and self.have_gpus(runtime.ranks)
-        return None if has_gpus or self.have_processes(runtime.ranks) else "processes"
+        return None if self.have_processes(runtime.ranks) else "processes"
 
     def _seen(self) -> list[Device]:
         if self._devices is None:

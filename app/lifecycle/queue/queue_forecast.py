@@ -25,8 +25,8 @@ from app.db.models import Dataset, Job, Worker
 from app.lifecycle.queue.fair import fairest, limits_and_weights
 from app.lifecycle.queue.fronts import Candidate
 from app.lifecycle.queue.turns import Pair, Turn, Turns, turns_of
-from app.lifecycle.states import ACTIVE, DEVICE, IS_DUE, PRIORITY
-from core.contracts.devices import Device, needs_gpu
+from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU, PRIORITY
+from core.contracts.devices import Device
 from core.contracts.job_spec import JobSpec
 from core.ids import now
 
@@ -115,8 +115,8 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
         None if no worker that may take it is alive.
     """
     mine = (owner, key_id)
-    gpu = needs_gpu(spec.runtime.device, None)
-    like = DEVICE.in_(("auto", "cuda" if gpu else "cpu"))
+    gpu = spec.runtime.device == "cuda"
+    like = NEEDS_GPU if gpu else ~NEEDS_GPU
     pair = (Dataset.owner_key, Job.key_id)
     # Jobs of the same key with a lower priority come after it.
     preferred = (Job.key_id == key_id) & (Dataset.owner_key == owner) & (spec.priority > PRIORITY)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.db.models import Job
 from app.lifecycle.states import IS_DUE, NEEDS_GPU, notify
-from core.contracts.devices import Kind
+from core.contracts.devices import Kind, kind_of
 from core.contracts.runtime import Runtime, StoredRuntime
 
 
@@ -49,21 +49,20 @@ class Room:
     ranks: int
     gpus: int = 0
 
-    def need(self, runtime: Runtime, device: str | None = None, threads: int | None = None) -> Need | None:
+    def need(self, runtime: Runtime, ready: str | None = None, threads: int | None = None) -> Need | None:
         """What an attempt needs here; None if it cannot run.
 
         Args:
-            device, threads: of the job's earlier ready attempts. Such a job goes on with fewer ranks, to the same bits.
+            ready, threads: the kind of device, and the threads, of the job's earlier ready attempts. Such a job goes on
+                with fewer ranks, to the same bits.
         """
-        wanted, ranks = device or runtime.device, runtime.ranks
-        thread_count = threads or (None if runtime.threads == "auto" else runtime.threads)
-        may_use_gpus = self.gpus > 0 and wanted != "cpu" and runtime.shard == "none"
-        if may_use_gpus and (device == "cuda" or ranks <= self.gpus):
-            fewest = min(ranks, self.gpus)
-            return Need("cuda", fewest, self.gpus if runtime.processes == "auto" else fewest, thread_count)
-        if self.ranks > 0 and wanted != "cuda" and (device is not None or ranks <= self.ranks):
-            return Need("cpu", min(ranks, self.ranks), min(ranks, self.ranks), thread_count)
-        return None
+        kind, ranks = kind_of(runtime.device, ready), runtime.ranks
+        capacity = self.gpus if kind == "cuda" else self.ranks
+        if capacity == 0 or (ranks > capacity and ready is None):
+            return None
+        fewest = min(ranks, capacity)
+        limit = capacity if kind == "cuda" and runtime.processes == "auto" else fewest
+        return Need(kind, fewest, limit, threads or (None if runtime.threads == "auto" else runtime.threads))
 
 
 class Grants(Protocol):

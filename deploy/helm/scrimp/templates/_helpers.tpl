@@ -50,7 +50,8 @@ securityContext:
   seccompProfile: { type: RuntimeDefault }
 {{- end }}
 
-{{/* `.becomes`: it begins as root, with the capabilities that it takes along as it becomes the service's user. */}}
+{{/* `.becomes`: it begins as root, with the capabilities that it takes along as it becomes the service's user.
+`.brokerless`: it needs no broker. */}}
 {{- define "scrimp.container" -}}
 imagePullPolicy: {{ .Values.images.pullPolicy }}
 securityContext:
@@ -66,6 +67,9 @@ securityContext:
   {{- end }}
 envFrom:
   - configMapRef: { name: {{ .Release.Name }}-settings }
+  {{- if not .brokerless }}
+  - configMapRef: { name: {{ .Release.Name }}-broker }
+  {{- end }}
   {{- with .Values.objectStore.secret }}
   - secretRef: { name: {{ . }} }
   {{- end }}
