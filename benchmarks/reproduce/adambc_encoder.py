@@ -64,7 +64,7 @@ TUNINGS = {
         {"tuning": "lora", "lora": {"rank": 1}},
         80,
         (5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1),
-        4,
+        2,
     ),
     "last_block": Tuning(
         "the whole block", {"tuning": "last_block"}, 60, (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3), 3
