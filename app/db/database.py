@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DatabaseError, DisconnectionError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -127,6 +127,18 @@ class Database:
         writer = self._trip_writer if in_trips else self._writer
         with _counted(), self._turn(urgent), Session(writer, expire_on_commit=False) as session, session.begin():
             yield session
+
+    def damage(self) -> str | None:
+        """What SQLite finds wrong with its own file, whose pages have no checksums; None: nothing, or another database.
+        Reads all of it."""
+        if self.engine.dialect.name != "sqlite":
+            return None
+        try:
+            with self.quick_read() as connection:
+                first = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
+        except DatabaseError as error:
+            return str(error.orig)
+        return None if first == "ok" else first
 
     def close(self) -> None:
         """Closes all connections."""

@@ -47,6 +47,7 @@ def restore(
 
     heads, db = Heads.of(settings), Database.of(settings)
     try:
+        _require_whole(db)
         if post or rotate:
             heads.rotate_epoch()
             print("The noise key has a new epoch: repeated work uses fresh noise, and is charged.")
@@ -82,6 +83,11 @@ def restore(
         raise typer.Exit(1)
     also = " and what its witnesses saw" if settings.witnesses else ""
     print(f"Every ledger holds the head recorded outside the database{also}.")
+
+
+def _require_whole(db: Database) -> None:
+    if (damage := db.damage()) is not None:
+        raise ValueError(f"the database is damaged, and no entry in it can be trusted: bring a backup ({damage})")
 
 
 def _rebuild(db: Database, datasets: Iterable[str]) -> None:

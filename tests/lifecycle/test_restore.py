@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,28 @@ def test_a_first_start_of_this_version_records_nothing_and_closes_nothing(world:
     assert world.submit(dataset, 0.5, "first").status_code == 201
     with world.db.read() as session:
         assert session.scalar(select(Job.status)) == "queued"
+
+
+@pytest.mark.parametrize("backing", ["sqlite"])  # PostgreSQL's pages have checksums of their own
+def test_the_command_refuses_a_database_of_which_the_disk_has_lost_a_page(settings: Settings, tmp_path: Path) -> None:
+    """As a disk does that says a page is written, and loses it: its indexes name rows that are not there."""
+    file = settings.home / "scrimp.db"
+    db = Database.of(settings)
+    assert db.damage() is None
+    db.close()
+    old = shutil.copy(file, tmp_path / "old.db")
+    add_dataset(db, privacy=CAP, holdout=None)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'datasets'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    db.close()
+    lost = Path(old).read_bytes()[(page - 1) * size : page * size]
+    with file.open("r+b") as stream:
+        stream.seek((page - 1) * size)
+        stream.write(lost)
+    assert db.damage() is not None
+    db.close()
+    refused = processes.scrimp(settings.home, "restore")
+    assert refused.returncode == 1 and "the database is damaged" in refused.stderr
+    assert "Traceback" not in refused.stderr and not refused.stdout

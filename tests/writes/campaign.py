@@ -26,6 +26,11 @@ STEPS, ROUNDING = 2, 2  # steps of the job (tests/writes/history.py); units by w
 DELAYS = (1, 7, 40)  # operations between a lost one and the power cut
 
 
+def delay_of(n: int) -> int:
+    """How many operations after the n-th, which is lost, the power is cut."""
+    return DELAYS[n % len(DELAYS)]
+
+
 @dataclass
 class Outcome:
     """What came of one fault.
@@ -111,16 +116,16 @@ class Bench:
         self.folder, self.map, self.faulty, self.plain = folder, map_, faulty, plain
         self.csv, self.last_count = write_csv(folder / "small.csv", rows=400, seed=7), 0
         self.case, self.begins = folder / "case", dict[str, Path]()
-        self.home = self.case / "home"
+        self.home, self.side, self.log = self.case / "home", self.case / "side", self.case / "told.jsonl"
         self.home.mkdir(mode=0o700, parents=True)
         self._must(plain, "prepare", write_csv(folder / "priced.csv", rows=400, seed=8))
-        self._begin("registered")
+        self._keep("registered")
         for loaded in (plain, faulty):
             self._must(loaded, "warm", self.csv)
         self._must(plain, "registered", self.csv)
-        self._begin("trained")
+        self._keep("trained")
 
-    def _begin(self, history: str) -> None:
+    def _keep(self, history: str) -> None:
         self.begins[history] = self.folder / history
         shutil.copytree(self.home, self.begins[history])
 
@@ -131,24 +136,34 @@ class Bench:
 
     def run(self, history: str, fault: Fault) -> Outcome:
         """One history with a fault, and what a restart finds."""
-        case = self.case
-        shutil.rmtree(case, ignore_errors=True)
-        case.mkdir()
-        home, side, log = self.home, case / "side", case / "told.jsonl"
-        shutil.copytree(self.begins[history], home)
-        self.map.arm(home, side, fault)
-        code = self.faulty.act(history, home, log, self.csv)
+        self.begin(history)
+        self.map.arm(self.home, self.side, fault)
+        code = self.act(history)
         self.last_count, hit = self.map.count, self.map.hit
         if fault.kind == "lost":
-            self.map.cut_power(fault, side)
+            self.map.cut_power(fault, self.side)
         self.map.rest()
-        outcome = Outcome(history, fault, None if hit is None else (hit[0], kind_of(hit[1], home)), code)
+        outcome = Outcome(history, fault, None if hit is None else (hit[0], kind_of(hit[1], self.home)), code)
         if fault.at and hit is None:
             return outcome
-        later = case / "after.jsonl"
-        code_after = self.plain.act("after", home, later, self.csv)
-        judge(outcome, told(log), told(later), code_after, later.with_suffix(".out"))
+        code_after, later = self.restart()
+        judge(outcome, told(self.log), told(later), code_after, later.with_suffix(".out"))
         return outcome
+
+    def begin(self, history: str) -> None:
+        """Puts a home there on which the history begins."""
+        shutil.rmtree(self.case, ignore_errors=True)
+        self.case.mkdir()
+        shutil.copytree(self.begins[history], self.home)
+
+    def act(self, history: str) -> int:
+        """Plays a history with the library; returns how it ended."""
+        return self.faulty.act(history, self.home, self.log, self.csv)
+
+    def restart(self) -> tuple[int, Path]:
+        """Starts again without the library: how that ended, and what it told."""
+        later = self.case / "after.jsonl"
+        return self.plain.act("after", self.home, later, self.csv), later
 
 
 def told(log: Path) -> list[Json]:

@@ -2,6 +2,8 @@
  * the home fail, tear or be lost. Processes share one map (WRITES_MAP), so that n counts the writes of all of them. What a
  * write replaced is kept in the map: who plays the power cut puts it back (tests/writes/library.py).
  *
+ * Or none goes wrong, and each waits halfway, alone, until the home is copied (PAUSE): as it would be if all died there.
+ *
  * stdio's own writes do not come through here: neither Python, SQLite nor Rust's library uses them.
  */
 #define _GNU_SOURCE
@@ -22,11 +24,12 @@
 #define PATH 512
 
 enum op { WRITE = 1, SYNC, TRUNCATE, RENAME };
-enum kind { NONE, EIO_, FULL, TORN, TORN_DIES, LOST };
+enum kind { NONE, EIO_, FULL, TORN, TORN_DIES, LOST, PAUSE };
 
 struct map {
     uint64_t count, at, kill_at, delay, used;
-    uint32_t kind, dead, hit_op, pad;
+    uint32_t kind, dead, hit_op, turn;
+    uint64_t waits;
     char home[PATH], side[PATH], hit[PATH];
 };
 
@@ -112,6 +115,30 @@ static void note(enum op op, const char *path, int fd, uint64_t n, uint64_t offs
         record->torn = 1; /* a file that is only written: what it held is not known */
 }
 
+/* Waits for its turn, and counts. */
+static uint64_t enter(enum op op, const char *path)
+{
+    uint32_t nobody = 0;
+    while (!__atomic_compare_exchange_n(&map->turn, &nobody, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        nobody = 0;
+        usleep(100);
+    }
+    uint64_t n = __atomic_add_fetch(&map->count, 1, __ATOMIC_SEQ_CST);
+    map->hit_op = op;
+    memset(map->hit, 0, PATH);
+    strncpy(map->hit, path, PATH - 1);
+    return n;
+}
+
+static void wait_halfway(uint64_t n)
+{
+    __atomic_store_n(&map->waits, n, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&map->waits, __ATOMIC_SEQ_CST) == n)
+        usleep(100);
+}
+
+static void leave(void) { __atomic_store_n(&map->turn, 0, __ATOMIC_SEQ_CST); }
+
 static ssize_t written(int fd, const void *from, size_t length, off_t at, int by_place)
 {
     __typeof__(&write) plain = REAL(write);
@@ -122,6 +149,19 @@ static ssize_t written(int fd, const void *from, size_t length, off_t at, int by
         return by_place ? placed(fd, from, length, at) : plain(fd, from, length);
     int saved = errno;
     off_t offset = by_place ? at : lseek(fd, 0, fcntl(fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR);
+    if (map->kind == PAUSE) {
+        n = enter(WRITE, path);
+        note(WRITE, path, fd, n, offset, length);
+        size_t half = length / 2;
+        if (half)
+            by_place ? placed(fd, from, half, at) : plain(fd, from, half);
+        wait_halfway(n);
+        const char *rest = (const char *)from + half;
+        errno = saved;
+        ssize_t done = by_place ? placed(fd, rest, length - half, at + half) : plain(fd, rest, length - half);
+        leave();
+        return done < 0 ? done : (ssize_t)half + done;
+    }
     uint32_t kind = next(WRITE, path, &n);
     errno = saved;
     if (kind == EIO_ || kind == FULL) {
@@ -168,6 +208,14 @@ static int synced(int fd, int (*real)(int))
     uint64_t n;
     if (!path_of(fd, path))
         return real(fd);
+    if (map->kind == PAUSE) {
+        n = enter(SYNC, path);
+        note(SYNC, path, fd, n, 0, 0);
+        wait_halfway(n);
+        int done = real(fd);
+        leave();
+        return done;
+    }
     uint32_t kind = next(SYNC, path, &n);
     if (kind == EIO_ || kind == FULL) {
         errno = kind == FULL ? ENOSPC : EIO;
@@ -188,6 +236,14 @@ static int truncated(int fd, off_t size)
     uint64_t n;
     if (!path_of(fd, path))
         return REAL(ftruncate64)(fd, size);
+    if (map->kind == PAUSE) {
+        n = enter(TRUNCATE, path);
+        note(TRUNCATE, path, fd, n, size, 0);
+        wait_halfway(n);
+        int done = REAL(ftruncate64)(fd, size);
+        leave();
+        return done;
+    }
     uint32_t kind = next(TRUNCATE, path, &n);
     if (kind == EIO_ || kind == FULL) {
         errno = kind == FULL ? ENOSPC : EIO;
@@ -221,12 +277,33 @@ static int named(int folder, const char *name, char *path)
     return is_below(path);
 }
 
+/* What had the name stays at hand; `side` begins with nothing there. */
+static void keep_renamed(const char *path, const char *before, const char *side, uint64_t n)
+{
+    (void)!link(path, side);
+    struct record *record = (void *)((char *)(map + 1) + __atomic_fetch_add(
+        &map->used, (sizeof(struct record) + PATH + 7) & ~7ull, __ATOMIC_SEQ_CST));
+    *record = (struct record){n, 0, 0, 0, PATH, RENAME, 0, {0}};
+    strncpy(record->path, path, PATH - 1);
+    memcpy(record + 1, before, PATH);
+}
+
 static int renamed(int from, const char *old, int to, const char *new)
 {
     char path[PATH], before[PATH];
     uint64_t n;
     if (!named(to, new, path) || !named(from, old, before))
         return REAL(renameat)(from, old, to, new);
+    if (map->kind == PAUSE) {
+        char side[PATH + 24];
+        n = enter(RENAME, path);
+        snprintf(side, sizeof side, "%s.%llu", map->side, (unsigned long long)n);
+        keep_renamed(path, before, side, n);
+        wait_halfway(n);
+        int done = REAL(renameat)(from, old, to, new);
+        leave();
+        return done;
+    }
     uint32_t kind = next(RENAME, path, &n);
     if (kind == EIO_ || kind == FULL) {
         errno = kind == FULL ? ENOSPC : EIO;
@@ -234,14 +311,8 @@ static int renamed(int from, const char *old, int to, const char *new)
     }
     if (kind == TORN_DIES)
         die();
-    if (kind == LOST) { /* what had the name stays at hand; `side` begins with nothing there */
-        (void)!link(path, map->side);
-        struct record *record = (void *)((char *)(map + 1) + __atomic_fetch_add(
-            &map->used, (sizeof(struct record) + PATH + 7) & ~7ull, __ATOMIC_SEQ_CST));
-        *record = (struct record){n, 0, 0, 0, PATH, RENAME, 0, {0}};
-        strncpy(record->path, path, PATH - 1);
-        memcpy(record + 1, before, PATH);
-    }
+    if (kind == LOST)
+        keep_renamed(path, before, map->side, n);
     return kind == TORN ? 0 : REAL(renameat)(from, old, to, new);
 }
 

@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.by_night import but
 from tests.writes.campaign import Bench, Outcome, bench, judge, overspent
+from tests.writes.crashes import Crashes, content_of
 from tests.writes.library import KINDS, Fault, Map, library
 from tests.writes.nightly import Journal, cases, text
 from tests.writes.on_postgres import ServerBench, server_bench
@@ -109,6 +112,63 @@ def test_what_a_rename_replaced_is_back_after_the_power_cut(preloaded: Path, tmp
     assert (home / "b").read_bytes() == b"12abcd"
     map_.cut_power(Fault(5, "lost", 1), tmp_path / "side")
     assert (home / "b").read_bytes() == b"before" and (home / "a").read_bytes() == b"12abcd"
+
+
+class Program:
+    """Stands for a bench: its only history is the program."""
+
+    def __init__(self, folder: Path, preloaded: Path) -> None:
+        self.folder, self.case, self.map = folder, folder / "case", Map(folder / "map")
+        self.home, self.side, self.log = self.case / "home", self.case / "side", self.case / "told.jsonl"
+        self.environment = os.environ | {"LD_PRELOAD": str(preloaded), "WRITES_MAP": str(self.map.path)}
+
+    def begin(self, history: str) -> None:
+        self.home.mkdir(parents=True)
+        sqlite3.connect(self.home / "scrimp.db").close()
+
+    def act(self, history: str) -> int:
+        line = [sys.executable, "-c", PROGRAM, str(self.home)]
+        with self.log.open("w") as log:
+            return subprocess.run(line, env=self.environment, stdout=log, timeout=300, check=False).returncode
+
+
+def test_all_crashes_of_one_play_are_those_of_a_play_each(preloaded: Path, tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    crashes = Crashes(cast(Bench, Program(tmp_path / "all", preloaded)), "program")
+    cases_ = {fault: (state, hit, code) for state in crashes.states for fault, hit, code in state.cases}
+    assert crashes.count == 5 and len(cases_) == 10
+    assert [cases_[Fault(n, "torn, dies")][1] for n in range(1, 6)] == [
+        ("write", "a"),
+        ("sync", "a"),
+        ("write", "a"),
+        ("truncate", "a"),
+        ("rename", "b"),
+    ]
+    for fault, (state, _, code) in cases_.items():
+        folder = tmp_path / f"{fault.at} {fault.kind}"
+        folder.mkdir()
+        saw, alone, _ = write(preloaded, folder, fault)
+        assert code == alone, fault
+        assert content(state.folder) == content(folder) | {"scrimp.db": b""}, fault
+        assert (state.folder / "told.jsonl").read_text().split() == saw, fault
+
+
+def test_what_recovers_to_the_same_is_one_state(tmp_path: Path) -> None:
+    for name, torn in (("one", b""), ("two", b"\x37\x7f")):  # the second's log begins, and has no frame
+        home = tmp_path / name / "home"
+        home.mkdir(parents=True)
+        with closing(sqlite3.connect(home / "scrimp.db")) as connection:
+            connection.execute("PRAGMA journal_mode = wal").fetchall()
+            connection.execute("CREATE TABLE a (b)")
+        (home / "scrimp.db-wal").write_bytes(torn)
+    one, two = tmp_path / "one", tmp_path / "two"
+    same = content_of(one)
+    assert content_of(two) == same
+    (two / "told.jsonl").write_text("{}\n")
+    assert content_of(two) != same, "what was told counts"
+    with closing(sqlite3.connect(one / "home" / "scrimp.db")) as connection, connection:
+        connection.execute("INSERT INTO a VALUES (1)")
+    assert content_of(one) != same, "so does a row"
 
 
 ENTRIES = [
