@@ -50,8 +50,8 @@ HISTORIES_SAID = (
     "`verify` finds valid, `scrimp ledger statement` does too; where the disk told the truth, no admitted job is gone;",
     "a refusal of the API is a problem document, a command's is a line and an exit code, and neither is a traceback.",
     "",
-    "Both kinds that end all processes come from one play of a history: each operation waits halfway, alone, while the home",
-    "is copied. Copies with the same files, the same database once it has recovered, and the same answers before them are",
+    "Both kinds that end all processes come from one play of a history: each operation waits halfway, alone, while the",
+    "home is copied. Copies with the same files, the same recovered database, and the same answers before them are",
     "one state, on which one restart is tried (`tests/writes/crashes.py`; a test compares them with a play for each).",
     "",
 )
