@@ -179,6 +179,7 @@ def run(journal: Journal, report: Path, seconds: float, todo: Sequence[Case] | N
     ):
         if bench_ is None:
             raise SystemExit("no C compiler is here: pip install ziglang")
+        bench_.warm()
         for outcome in left(bench_, journal) if todo is None else (bench_.run(*case) for case in todo):
             journal.add(outcome)
             if outcome.faults:
