@@ -61,6 +61,7 @@ NAME, STEPS = "small", 2
 JOB: dict[str, Any] = {"length": {"steps": STEPS}, "privacy": {"target_epsilon": 0.5}, "evaluation": {"noise_mu": 0.05}}
 CHARGE = {"account": "train", "mechanism": {"kind": "gdp", "mu": 0.1}, "unit": "example", "attested": "a test"}
 QUICK = 20  # times as fast as the machine's: the clock by whose whole seconds an attempt shows its news
+LONGEST_S = 3000.0  # of a play: one that hangs ends
 TURNS = 20  # of worker and relay, after which a job has ended
 PATIENCE = 4  # how often a request that is to be tried again is sent
 FORKS = ForkServer()  # one for all forks; it ends with this process
@@ -373,7 +374,7 @@ def done(asked: Json) -> int:
         for each in (1, 2):
             os.dup2(err, each)
         try:
-            threading.Timer(300.0, lambda: os._exit(3)).start()
+            threading.Timer(LONGEST_S, lambda: os._exit(3)).start()
             ACTS[asked["act"]](Path(asked["home"]), Log(Path(asked["log"])), Path(asked["csv"]))
             code = 0
         except BaseException:

@@ -35,6 +35,7 @@ MEANS = {
     "torn, dies": "half of it is done, and every process dies",
     "lost": "it reports success, every process dies soon, and nothing of it is there",
 }
+EARLIER = "## Earlier samples\n"  # what follows is written by hand, and stays
 KINDS_SAID = (
     "A preloaded C library (`tests/writes/faulty.c`) counts each write, sync, truncation and rename below a home, of",
     "all processes together: SQLite's, Python's and those of what is written in Rust; API, relay, worker, the attempt",
@@ -48,6 +49,10 @@ HISTORIES_SAID = (
     "entries are replayed: no overspend; steps that began and charges that were answered are spent or held; what",
     "`verify` finds valid, `scrimp ledger statement` does too; where the disk told the truth, no admitted job is gone;",
     "a refusal of the API is a problem document, a command's is a line and an exit code, and neither is a traceback.",
+    "",
+    "Both kinds that end all processes come from one play of a history: each operation waits halfway, alone, while the",
+    "home is copied. Copies with the same files, the same recovered database, and the same answers before them are",
+    "one state, on which one restart is tried (`tests/writes/crashes.py`; a test compares them with a play for each).",
     "",
 )
 CRASHES = ("torn, dies", "lost")  # kinds that end all processes
@@ -129,6 +134,13 @@ def text(journal: Journal) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(report: Path, journal: Journal) -> None:
+    """Replaces the report, up to the samples before."""
+    _, _, earlier = report.read_text().partition(EARLIER) if report.exists() else ("", "", "")
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(text(journal) + (f"\n{EARLIER}{earlier}" if earlier else ""))
+
+
 def rows(outcomes: Iterable[Outcome]) -> list[str]:
     """A line for each file, operation and kind of fault."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
@@ -167,16 +179,16 @@ def run(journal: Journal, report: Path, seconds: float, todo: Sequence[Case] | N
     ):
         if bench_ is None:
             raise SystemExit("no C compiler is here: pip install ziglang")
+        bench_.warm()
         for outcome in left(bench_, journal) if todo is None else (bench_.run(*case) for case in todo):
             journal.add(outcome)
             if outcome.faults:
                 print(outcome, flush=True)
             if len(journal.outcomes) % 20 == 0:
-                report.write_text(text(journal))
+                write(report, journal)
             if time.monotonic() > ends:
                 break
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(text(journal))
+    write(report, journal)
 
 
 def main() -> int:

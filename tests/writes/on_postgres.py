@@ -130,8 +130,8 @@ class ServerBench:
     def __init__(self, folder: Path, map_: Map, cluster: Cluster, preload: dict[str, str], plain: Loaded) -> None:
         self.folder, self.map, self.cluster, self.preload, self.plain = folder, map_, cluster, preload, plain
         self.csv, self.last_count = write_csv(folder / "small.csv", rows=400, seed=7), 0
-        self.home, self.files = folder / "begins", folder / "pg" / "begins"
-        self.home.mkdir(mode=0o700)
+        self.home, self.files = folder / "begins" / "home", folder / "pg" / "begins"
+        self.home.mkdir(mode=0o700, parents=True)
         cluster.start({})
         for act, csv in (("prepare", write_csv(folder / "priced.csv", rows=400, seed=8)), ("registered", self.csv)):
             log = folder / f"{act}.jsonl"

@@ -20,7 +20,8 @@ from tests.by_night import but
 from tests.writes.campaign import Bench, Outcome, bench, judge, overspent
 from tests.writes.crashes import Crashes, content_of
 from tests.writes.library import KINDS, Fault, Map, library
-from tests.writes.nightly import Journal, cases, text
+from tests.writes.nightly import EARLIER, Journal, cases, text
+from tests.writes.nightly import write as nightly_report
 from tests.writes.on_postgres import ServerBench, server_bench
 
 # Four operations below a home: a new file, a sync, another write in place, a rename. It tells what it saw.
@@ -270,6 +271,10 @@ def test_a_campaign_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert (again.lengths, again.done) == (journal.lengths, {every[0]})
     said = text(again)
     assert "1 faults of 25" in said and "an overspend" in said and "| heads | write |" in said
+    report = tmp_path / "writes.md"
+    report.write_text(f"another\n\n{EARLIER}\nby hand\n")
+    nightly_report(report, again)
+    assert report.read_text() == f"{said}\n{EARLIER}\nby hand\n"
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +285,7 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-# Of each kind one, over both histories; a history without a fault has 97 and some 500 operations.
+# Of each kind one, over both histories; a history without a fault has 153 and some 630 operations.
 SAMPLE = [
     ("registered", Fault(40, "torn, dies")),
     ("trained", Fault(60, "torn")),
