@@ -1,4 +1,4 @@
-"""Modules on the meta device are made without drawing: there torch draws by its compiler, whose loading takes 1.5 s."""
+"""Modules on the meta device are made without drawing: there torch draws by its compiler, whose loading takes over a second."""
 
 from __future__ import annotations
 
