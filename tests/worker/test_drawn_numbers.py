@@ -1,4 +1,4 @@
-"""Modules on the meta device are made without drawing: there torch draws by its compiler, whose loading takes 1.5 s."""
+"""Modules on the meta device are made without drawing: torch would draw by its compiler, and load it for a second."""
 
 from __future__ import annotations
 

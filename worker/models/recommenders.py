@@ -40,7 +40,7 @@ class Recommender(nn.Module):
     def __init__(self, items: int, dim: int, *, tied: bool, positions: str) -> None:
         super().__init__()
         self.last, self._tied, self._sizes = positions == "last", tied, (items, dim)
-        # Given numbers, as drawing any on the meta device would load torch's compiler: 1.5 s in each attempt's process.
+        # Given, as drawing it on the meta device would load torch's compiler: a second in each attempt's process.
         self.embedding = nn.Embedding(items, dim, padding_idx=0, _weight=torch.empty(items, dim))
 
     def finish(self) -> None:
