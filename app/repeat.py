@@ -22,6 +22,10 @@ class Due(Protocol):
         """False if there is nothing to do."""
         ...
 
+    def rest(self, stop: threading.Event, poll_s: float) -> bool:
+        """Waits until there may be; True once `stop` is set."""
+        ...
+
     def close(self) -> None:
         """Ends it."""
         ...
@@ -65,7 +69,13 @@ def repeat(action: Callable[[], object], stop: threading.Event, poll_s: float, w
     wait = poll_s
     busy: object = False
     first = True
-    while not stop.wait(0 if busy else wait):
+
+    def rests() -> bool:
+        if watch is None or first or busy or wait > poll_s:
+            return stop.wait(0 if busy else wait)
+        return watch.rest(stop, poll_s)
+
+    while not rests():
         try:
             is_due = watch is None or watch.due() or first or busy or wait > poll_s
             busy = action() if is_due else False

@@ -110,7 +110,7 @@ class Deliverer:
         """
         with self._line:
             while (taken := self._claim()) is None:
-                if stop.wait(POLL_S):
+                if self._changes.rest(stop, POLL_S) if self._nothing else stop.wait(POLL_S):
                     return False
         self._send(*taken)
         while self.deliver_one():  # more for the same receiver, which was hidden from the others

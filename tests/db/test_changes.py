@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,9 @@ import pytest
 from app.db import changes
 from app.db.changes import Changes
 from app.db.database import Database
-from app.repeat import repeat
+from app.repeat import in_thread, repeat
 from tests.conftest import BACKINGS
+from tests.processes import until
 
 CHANGE = "DELETE FROM alembic_version"
 
@@ -111,6 +115,9 @@ def test_a_loop_that_failed_or_has_more_asks_nobody() -> None:
         def due(self) -> bool:
             return False
 
+        def rest(self, stop: threading.Event, poll_s: float) -> bool:
+            return stop.wait(poll_s)
+
         def close(self) -> None:
             ends.append("closed")
 
@@ -127,3 +134,36 @@ def test_a_loop_that_failed_or_has_more_asks_nobody() -> None:
 
     repeat(work, stop, 0.001, Never())
     assert ends == ["called"] * 3 + ["closed"]
+
+
+@pytest.mark.parametrize("backing", ["sqlite"])
+def test_idle_loops_sleep_while_one_thread_reads_the_files_version(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, version, stop = list[str](), changes._version, threading.Event()
+
+    def read(connection: sqlite3.Connection) -> int:
+        reads.append(threading.current_thread().name)
+        return version(connection)
+
+    monkeypatch.setattr(changes, "_version", read)
+    loops = [Changes(db, 3600.0) for _ in range(3)]
+    looks = [list[None]() for _ in loops]
+    threads = [
+        in_thread(f"loop-{n}", partial(looks[n].append, None), stop, 0.001, loop) for n, loop in enumerate(loops)
+    ]
+    until(lambda: all(looks))
+    start = len(reads)
+    until(lambda: len(reads) > start + 200)
+    others = Counter(each for each in reads[start:] if each.startswith("loop-"))
+    assert sum(others.values()) <= 2 * len(loops), "at most the first beat's"
+    before = [len(each) for each in looks]
+    with db.write() as session:
+        session.connection().exec_driver_sql(CHANGE)
+    until(lambda: all(len(each) > count for each, count in zip(looks, before, strict=True)))
+    stop.set()
+    for thread in threads:
+        thread.join(300)
+    assert not any(each.is_alive() for each in threads)
+    pulse = changes._pulse(Path(str(db.engine.url.database)))
+    until(lambda: not pulse._runs)  # its thread ends with them
