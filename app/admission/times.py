@@ -11,6 +11,7 @@ from app.db.models import Dataset, Job
 from app.grants import service as grants
 from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.queue.queue_forecast import ahead_of
+from app.lifecycle.states import NEEDS_GPU
 from core.contracts.base import Deferred
 from core.contracts.job_spec import JobSpec
 from core.contracts.runtime import Runtime
@@ -51,13 +52,14 @@ def start_of(session: Session, request: Request, spec: JobSpec, dataset_id: str)
 
 
 def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float | None:
-    """Returns the median time per step of recent jobs of the same data set, model, sampling and search; None without
-    any."""
+    """Returns the median time per step of recent jobs of the same data set, model, sampling and search, on the same
+    kind of device; None without any."""
     document = spec.model_dump(mode="json")
     like = {name: document.get(name) for name in ("model", "sampling", "blocks", "hpo")}
+    kind = NEEDS_GPU if spec.runtime.device == "cuda" else ~NEEDS_GPU
     recent = session.scalars(
         select(Job)
-        .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1, Job.study.is_(None))
+        .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1, Job.study.is_(None), kind)
         .order_by(Job.created_at.desc())
         .limit(20)
     )

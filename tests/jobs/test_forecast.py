@@ -220,3 +220,15 @@ def test_a_fresh_set_that_refuses_a_job_below_its_cap_says_why_and_what_to_decla
     assert post(api, "/v1/quotes", job | {"dataset": better}).json()["fits"]
     above = post(api, "/v1/quotes", job | {"privacy": {"target_epsilon": 20.0}}).json()
     assert not above["fits"] and not any("order" in each for each in above["warnings"])
+
+
+def test_a_job_s_time_is_that_of_jobs_on_its_kind_of_device(api: Api, db: Database) -> None:
+    dataset = add_dataset(db)
+    asked = {kind: job_spec(dataset, runtime={"device": kind}) for kind in ("cpu", "cuda")}
+    job = post(api, "/v1/jobs", asked["cpu"], "once").json()["id"]
+    with db.write() as session:
+        row = session.get_one(Job, job)
+        row.status, row.attempt, row.finished_at = "succeeded", 1, now()
+        row.started_at = row.finished_at - timedelta(seconds=row.steps)
+    said = {kind: post(api, "/v1/quotes", spec).json()["estimated_duration_s"] for kind, spec in asked.items()}
+    assert said == {"cpu": row.steps, "cuda": None}

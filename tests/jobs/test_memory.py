@@ -170,16 +170,16 @@ def settings(settings: Settings) -> Settings:
 
 
 def test_a_model_beyond_the_operators_limit_costs_nothing(api: Api, db: Database) -> None:
-    dataset, large = add_dataset(db), {"kind": "mlp", "hidden": [5900, 5900]}
+    dataset, large = add_dataset(db), {"kind": "mlp", "hidden": [4150, 4150]}
     for path in ("/v1/quotes", "/v1/jobs"):
         headers = api.headers("analyst", **{"Idempotency-Key": "one"})
         answer = api.client.post(path, json=job_spec(dataset, model=large), headers=headers)
         assert answer.status_code == 422, answer.text
         (error,) = answer.json()["errors"]
-        assert error["pointer"] == "/model" and "266 MiB" in error["detail"] and "256 MiB" in error["detail"]
+        assert error["pointer"] == "/model" and "264 MiB" in error["detail"] and "256 MiB" in error["detail"]
     ledger = api.client.get(f"/v1/datasets/{dataset}/ledger", headers=api.headers("owner")).json()
     assert ledger["accounts"]["train"]["held"] == 0
-    fits = job_spec(dataset, model={"kind": "mlp", "hidden": [5700, 5700]})
+    fits = job_spec(dataset, model={"kind": "mlp", "hidden": [4000, 4000]})
     quote = api.client.post("/v1/quotes", json=fits, headers=api.headers("analyst"))
     assert quote.status_code == 200
     assert quote.json()["memory"]["process_bytes"] > 2**28 and "256 MiB" in quote.json()["warnings"][-1]

@@ -106,6 +106,23 @@ def test_a_free_worker_takes_it_at_once_and_without_one_there_is_no_forecast(db:
     assert forecast(db, key, dataset) is None
 
 
+def test_a_worker_with_a_gpu_is_taken_by_jobs_of_both_kinds(db: Database, submit: Submit) -> None:
+    dataset = add_dataset(db)
+    with db.write() as session:
+        key = add_key(session)
+    add_workers(db, 1, "cuda")
+    for number in range(2):
+        submit(dataset, key, f"k{number}", runtime={"device": "cuda"}, **CHEAP)
+    held = claim_next(db, NO_RECORDS, "('cuda',)0", 600.0, BOTH)
+    assert held is not None
+    assert forecast(db, key, dataset) == Ahead(1, 2.0), "its only worker runs a GPU's job, and one more waits before it"
+    add_workers(db, 1)
+    assert forecast(db, key, dataset) == Ahead(0, 0.0), "a processor is free, and the job that waits is none for it"
+    with db.write() as session:
+        session.execute(update(Worker).where(Worker.name != "('cuda',)0").values(finishes=True))
+    assert forecast(db, key, dataset) == Ahead(1, 2.0), "one that finishes its release's jobs takes no new one"
+
+
 def test_a_long_queue_is_played_to_a_bound(db: Database, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.lifecycle.queue.queue_forecast.MOST_CLAIMS", 2)
     dataset = add_dataset(db)

@@ -51,6 +51,23 @@ def test_a_job_says_what_it_waits_for(db: Database, submit: Submit) -> None:
     assert waiting_for(db, gpu) is None
 
 
+@pytest.mark.parametrize("traits", [{"finishes": True}, {"volume": "vol_1"}], ids=["finishes", "ingest"])
+def test_a_new_job_does_not_wait_for_a_worker_that_takes_no_new_job(
+    db: Database, submit: Submit, traits: dict[str, Any]
+) -> None:
+    """What settles `auto`, the quote's warning and what a job waits for are one answer."""
+    new, begun = submit(once="new", runtime={"device": "cuda"}, **CHEAP), submit(once="begun", **CHEAP)
+    log = claimed(db, begun)
+    log.ready("cuda", numerics())
+    log.gone("lost")
+    presence = Presence(db, "host", 2, 5.0, devices=[GPU])
+    for name, value in traits.items():
+        setattr(presence, name, value)
+    presence.beat()
+    assert waiting_for(db, new) == "cuda"
+    assert waiting_for(db, begun) == ("worker" if presence.finishes else "cuda"), "its own release may finish it"
+
+
 def test_a_job_says_that_it_waits_for_processes(db: Database, submit: Submit) -> None:
     four = submit(once="four", runtime={"processes": 4}, **CHEAP)
     Presence(db, "host", 1, 5.0, devices=[PROCESSOR]).beat()

@@ -18,7 +18,6 @@ from sqlalchemy import (
     CTE,
     BindParameter,
     ColumnElement,
-    Float,
     Integer,
     Select,
     String,
@@ -39,6 +38,7 @@ from app.db.clock import Ago
 from app.db.json_parts import Priority
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, Worker
 from app.db.trip import Reply, Trip
+from app.lifecycle.queue.presence import LEASE_S
 from app.lifecycle.queue.room import Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns
 from app.lifecycle.states import IN_ORDER, IS_DUE, NEEDS_GPU, PROCESSES, among, due_for, in_queue
@@ -46,7 +46,6 @@ from core.contracts.devices import Kind
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
 EVERY_KEY = ""  # in place of a key: the latest claim of an owner's keys
-LEASE_S = bindparam("lease_s", type_=Float(53))
 ROOM_FOR_ONE = Room(1)
 
 

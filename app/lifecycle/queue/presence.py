@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
-from sqlalchemy import Float, Select, bindparam, case, delete, func, select
+from sqlalchemy import Float, Select, and_, bindparam, case, delete, false, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -151,12 +151,17 @@ def runs_jobs(worker: Worker) -> bool:
     return worker.volume is None
 
 
+LEASE_S = bindparam("lease_s", type_=Float(53))
+# A worker lives, and runs jobs; it begins new ones too. Bind `lease_s`.
+LIVES = and_(Worker.seen_at > Ago(LEASE_S), Worker.volume.is_(None))
+BEGINS = and_(LIVES, ~func.coalesce(Worker.finishes, false()))
+
+
 def _most_gpus() -> Select[int]:
-    """The most GPUs that a living worker takes one more job on: 0 without any. Bind `lease_s`."""
+    """The most GPUs that a living worker begins one more job on: 0 without any. Bind `lease_s`."""
     device = Worker.devices[0]
     gpus = case((device["kind"].as_string() == "cuda", func.coalesce(device["gpus"].as_integer(), 1)), else_=0)
-    alive = Worker.seen_at > Ago(bindparam("lease_s", type_=Float(53)))
-    return select(func.coalesce(func.max(gpus), 0)).where(alive, ~Worker.finishes, Worker.volume.is_(None))
+    return select(func.coalesce(func.max(gpus), 0)).where(BEGINS)
 
 
 MOST_GPUS = _most_gpus()
@@ -170,39 +175,30 @@ class GpuWorkers:
 
     def __init__(self, db: Database, lease_s: float) -> None:
         self._db, self.lease_s = db, lease_s
-        self._devices: list[Device] | None = None
-
-    def alive(self) -> bool:
-        """Returns True if a worker with a GPU was seen within a lease's time."""
-        return any(each.kind == "cuda" for each in self._seen())
-
-    def have_processes(self, ranks: int) -> bool:
-        """Returns True if a worker that runs so many processes for one job was seen within a lease's time."""
-        return any((each.processes or 1) >= ranks for each in self._seen())
-
-    def have_gpus(self, gpus: int) -> bool:
-        """Returns True if a worker that runs one job on so many GPUs was seen within a lease's time."""
-        return any(each.most_gpus >= gpus for each in self._seen())
+        self._listed: list[tuple[Device, bool]] | None = None
 
     def lack(self, runtime: Runtime, ready: str | None) -> Literal["cuda", "gpus", "processes"] | None:
         """What no living worker has for a job: a GPU, so many GPUs for one job, or so many processes.
 
         Args:
-            ready: the kind of device of its earlier ready attempts; such a job goes on with fewer processes.
+            ready: the kind of device of its earlier ready attempts; such a job goes on with fewer processes, and on a
+                worker that begins no other.
         """
+        devices = [device for device, begins in self._seen() if begins or ready is not None]
         kind = kind_of(runtime.device, ready)
-        if kind == "cuda" and not self.alive():
+        if kind == "cuda" and all(device.kind == "cpu" for device in devices):
             return "cuda"
         if ready is not None or runtime.ranks == 1:
             return None
         if kind == "cuda":
-            return None if self.have_gpus(runtime.ranks) else "gpus"
-        return None if self.have_processes(runtime.ranks) else "processes"
+            return None if any(device.most_gpus >= runtime.ranks for device in devices) else "gpus"
+        return None if any((device.processes or 1) >= runtime.ranks for device in devices) else "processes"
 
-    def _seen(self) -> list[Device]:
-        if self._devices is None:
+    def _seen(self) -> list[tuple[Device, bool]]:
+        """The devices of living workers, and whether these begin new jobs."""
+        if self._listed is None:
+            seen = select(Worker.devices, Worker.finishes).where(LIVES)
             with self._db.read() as session:
-                since = now_there(session) - timedelta(seconds=self.lease_s)
-                seen = session.scalars(select(Worker.devices).where(Worker.seen_at > since))
-                self._devices = [Device.model_validate(each) for devices in seen for each in devices or ()]
-        return self._devices
+                rows = session.execute(seen, {"lease_s": self.lease_s}).all()
+            self._listed = [(Device.model_validate(each), not row[1]) for row in rows for each in row[0] or ()]
+        return self._listed

@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, func, or_, select, true
 from sqlalchemy.orm import Session
 
-from app.db.clock import now_there
 from app.db.models import Dataset, Job, Worker
 from app.lifecycle.queue.fair import fairest, limits_and_weights
 from app.lifecycle.queue.fronts import Candidate
+from app.lifecycle.queue.presence import BEGINS
 from app.lifecycle.queue.turns import Pair, Turn, Turns, turns_of
 from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU, PRIORITY
 from core.contracts.devices import Device
@@ -115,26 +115,30 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
         None if no worker that may take it is alive.
     """
     mine = (owner, key_id)
-    gpu = spec.runtime.device == "cuda"
-    like = NEEDS_GPU if gpu else ~NEEDS_GPU
+    listed = session.execute(select(Worker.name, Worker.devices).where(BEGINS), {"lease_s": lease_s}).all()
+    gpus = {
+        name: max((Device.model_validate(each).most_gpus for each in devices or ()), default=0)
+        for name, devices in listed
+    }
+    on_gpus = spec.runtime.device == "cuda"
+    able = [name for name, most in gpus.items() if not on_gpus or most >= spec.runtime.ranks]
+    # A worker with a GPU takes jobs of both kinds.
+    like = true() if all(gpus.values()) else NEEDS_GPU if on_gpus else ~NEEDS_GPU
     pair = (Dataset.owner_key, Job.key_id)
     # Jobs of the same key with a lower priority come after it.
     preferred = (Job.key_id == key_id) & (Dataset.owner_key == owner) & (spec.priority > PRIORITY)
     counts = (func.sum(case((preferred, 0), else_=1)), func.min(Job.created_at))
-    runs = select(*pair).join(Dataset, Dataset.id == Job.dataset_id).where(Job.study.is_(None), like)
+    runs = select(*pair).join(Dataset, Dataset.id == Job.dataset_id).where(Job.study.is_(None))
     waiting = session.execute(
-        runs.add_columns(*counts).where(Job.status == "queued", IS_DUE).group_by(*pair).order_by(*pair)
+        runs.add_columns(*counts).where(like, Job.status == "queued", IS_DUE).group_by(*pair).order_by(*pair)
     )
     queue, since = {mine: 1}, {mine: now()}
     for of_owner, key, count, first in waiting:
         queue[of_owner, key] = queue.get((of_owner, key), 0) + count
         since[of_owner, key] = first
-    running = session.execute(runs.where(Job.status.in_(ACTIVE)).order_by(Job.started_at, Job.id))
+    busy = runs.where(Job.status.in_(ACTIVE), or_(like, Job.worker.in_(able)))
+    running = session.execute(busy.order_by(Job.started_at, Job.id))
     limits, weights = limits_and_weights(session, {name for each in queue for name in each})
     turns = turns_of(session, {each for each, _key in queue})
-    alive = Worker.seen_at > now_there(session) - timedelta(seconds=lease_s)
-    listed = session.scalars(select(Worker.devices).where(alive, Worker.volume.is_(None))).all()
-    gpus = [max((Device.model_validate(each).most_gpus for each in devices or ()), default=0) for devices in listed]
-    workers = sum(most >= spec.runtime.ranks for most in gpus) if gpu else len(gpus)
-    queue_of = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, workers)
+    queue_of = Queue(queue, since, [(row[0], row[1]) for row in running], turns, limits, weights, len(able))
     return queue_of.ahead(mine)
