@@ -1,7 +1,6 @@
 """Admits jobs: a request is resolved, checked, priced and held. Each other answer is a prefix of this walk.
 
 request.py   Resolved   who asks, for which job, on which data: its public facts, and contents by hash
-device_class.py         the kind of device that "auto" stands for, by the workers that live
 choices.py              what is left out, or "auto", becomes what runs: each choice by a rule with a reason
 checks.py    Checked    whether the job goes with its data; study.py for a search
 price.py     Priced     the mechanism, its price on the blocks that can pay, the quote (app.pricing: the processes)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.admission.choices import completed
-from app.admission.device_class import settled
 from app.admission.facts import DatasetFacts
 from app.admission.lookup import facts_for, look_up, side_facts, without_blocks
 from app.catalogue import extractors, graph_rows, model_folders, model_kinds
@@ -141,7 +140,7 @@ class Resolved:
             InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
                 grant is for.
         """
-        spec, device = settled(_for_use(request.spec, access.use), most_gpus)
+        spec, device = on_device(_for_use(request.spec, access.use), most_gpus)
         if not rule_of(spec.kind).trains:  # it leaves nothing else open, and names no model
             return cls(request, spec, facts, side, access, device, most_gpus=most_gpus)
         spec, parts = completed(spec, facts)
@@ -152,6 +151,37 @@ class Resolved:
         model = model_folders.resolved(chosen, root, facts.outputs, prompts=prompts, uploaded=uploaded)
         pinned = spec.model_copy(update={"model": model})
         return cls(request, pinned, facts.seen_by(model), side, access, (*parts, *device), uploaded, most_gpus)
+
+
+def on_device(spec: JobSpec, most_gpus: int) -> tuple[JobSpec, tuple[Part, ...]]:
+    """Returns the job with the kind of device that `auto` stands for, and why; a job that names its own as it is.
+
+    Args:
+        most_gpus: that a living worker runs one job on.
+    """
+    if spec.runtime.device != "auto":
+        return spec, ()
+    reason = next(_on_processors(spec, most_gpus), None)
+    several = f"{spec.runtime.ranks} GPUs for one job" if spec.runtime.ranks > 1 else "a GPU"
+    kind: Kind = "cuda" if reason is None else "cpu"
+    runtime = spec.runtime.model_copy(update={"device": kind})
+    return spec.model_copy(update={"runtime": runtime}), (
+        Part(name="device", value=kind, because=reason or f"a worker that lives now has {several}"),
+    )
+
+
+def _on_processors(spec: JobSpec, most_gpus: int) -> Iterator[str]:
+    """The reasons why a job runs on processors."""
+    if not rule_of(spec.kind).trains:
+        yield "such a release adds integers on a processor"
+    if spec.selection is not None:
+        yield "each run of a selection is one process on a processor"
+    if spec.runtime.shard != "none":
+        yield "shards are of processors"
+    if most_gpus == 0:
+        yield "no worker that lives now has a GPU"
+    if most_gpus < spec.runtime.ranks:
+        yield f"no worker that lives now has {spec.runtime.ranks} GPUs for one job"
 
 
 def resolve(db: Database, request: Request) -> Resolved:

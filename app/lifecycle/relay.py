@@ -37,7 +37,7 @@ from app.ledger.verifications import check_next
 from app.lifecycle import mark_survey, saved, spool, wakeups
 from app.lifecycle.marks import Marks
 from app.lifecycle.states import ACTIVE, append_event
-from app.lifecycle.sweeper import count_queued, reap_expired, traceparent
+from app.lifecycle.sweeper import count_queued, cut_off_silent, reap_expired, traceparent
 from app.lifecycle.wakeups import CeleryNotifier, Notifier, WakeUp, as_read
 from app.predictions import prediction_claims as predictions
 from app.repeat import Round, in_thread, repeat
@@ -122,6 +122,7 @@ class Relay:
         with self.db.quick_read() as connection:
             about = set(connection.scalars(SWEPT))
         if "jobs" in about:
+            cut_off_silent(self.db)
             reap_expired(self.db, self.settings.max_attempts, self.marks)
             self._notify_again()
         if "predictions" in about:

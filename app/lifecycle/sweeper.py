@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 
 from app import tracing
 from app.db.clock import has_passed
@@ -15,6 +15,7 @@ from app.db.models import DatasetReading, Job
 from app.lifecycle import study_states
 from app.lifecycle.claims import give_back
 from app.lifecycle.marks import Marks, adopt, adopt_all, around
+from app.lifecycle.queue.turns import LINE
 from app.lifecycle.states import ACTIVE, IDLE, IS_DUE, NEEDS_GPU
 from core.errors import ServiceError
 from core.privacy.filters import load_numerics
@@ -23,6 +24,27 @@ logger = logging.getLogger(__name__)
 LAPSED = (Job.status.in_(ACTIVE), has_passed(Job.lease_until, Job.lease_clock))
 CLAIMABLE = (Job.status == "queued", Job.study.is_(None), IS_DUE)
 PAST = "none"  # names no clock: all its moments have passed
+SILENT_S = 10.0
+# The server's own limit of idle transactions does not see a program that stands still within a trip, and the driver
+# turns it off at a trip's end: it sends a flush after the sync.
+CUT_OFF = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'advisory' AND classid = 0 AND objid = :line AND objsubid = 1 AND granted "
+    "AND datname = current_database() AND usename = current_user AND wait_event = 'ClientRead' "
+    "AND state_change < clock_timestamp() - :silent_s * interval '1 second'"
+)
+
+
+def cut_off_silent(db: Database) -> int:
+    """Lets the others pass where the first in line has sent nothing for a while: its process stands still, or its
+    machine is gone and no network has said so. Returns how many claims it ended."""
+    if db.engine.dialect.name != "postgresql":
+        return 0
+    with db.quick_read() as connection:
+        count = len(connection.execute(CUT_OFF, {"line": LINE, "silent_s": SILENT_S}).all())
+    if count:
+        logger.warning("a claim sent nothing for %g s while others waited for it: it is cut off", SILENT_S)
+    return count
 
 
 def reap_expired(db: Database, max_attempts: int, outside: Marks | None = None) -> int:

@@ -240,7 +240,8 @@ def test_a_search_of_defaults_is_stored_as_numbers_and_quoted_as_admitted(api: A
 def test_auto_without_a_rule_is_a_study(api: Api, db: Database) -> None:
     spec = job_spec(add_dataset(db), optimizer=NAMED, hpo={"strategy": "auto"})
     quote = post(api, "/v1/quotes", spec, key=None).json()
-    assert quote["hpo"]["strategy"] == "linear_scaling" and quote["hpo"]["runs"] == 7 and quote["resolved"] is None
+    assert quote["hpo"]["strategy"] == "linear_scaling" and quote["hpo"]["runs"] == 7
+    assert [part["name"] for part in quote["resolved"]["parts"]] == ["device"]
 
 
 @SQLITE

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import update
 
 from app.admission.choices import closed
-from app.admission.device_class import settled
 from app.admission.job_rules import check
 from app.admission.lookup import dataset_facts
+from app.admission.request import on_device
 from app.db.database import Database
 from app.db.models import Account, Dataset, Job
 from app.keys.service import Caller
@@ -55,7 +55,7 @@ def submit(db: Database) -> Submit:
         with db.read() as session:
             facts = dataset_facts(session, session.get_one(Dataset, dataset))
             most_gpus = session.execute(MOST_GPUS, {"lease_s": 30.0}).scalar_one()
-            planned = check(closed(settled(spec, most_gpus)[0], facts).spec, facts)
+            planned = check(closed(on_device(spec, most_gpus)[0], facts).spec, facts)
         priced = PlainPricing().price(planned.pricing) if planned.pricing else Price.nothing()
         with db.write() as session:
             return admit(session, Caller(key, "test", "admin"), planned, priced, once)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+import psutil
 import pytest
 from sqlalchemy import select, text
 
 from app.db.database import Database
-from app.db.models import ClaimTurn
+from app.db.models import ClaimTurn, Job
 from app.db.trip import Trip
+from app.lifecycle import sweeper
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.queue import fair
@@ -25,7 +28,9 @@ from tests.factories import AT_ONCE, add_dataset, add_key
 from tests.ledger.support import add_job
 from tests.lifecycle.conftest import Submit, balances, job_row
 from tests.lifecycle.contender import contend
+from tests.lifecycle.standstill import STEPS, claim_and_stop
 from tests.lifecycle.test_fair import NO_RECORDS
+from tests.lifecycle.test_relay import relay_of
 
 PROCESSES = 4
 
@@ -104,7 +109,7 @@ def test_workers_that_claim_at_once_choose_once_each(
     claims = list[str]()
 
     def claim(worker: Database) -> None:
-        held = fair.claim_next(worker, NO_RECORDS, "w", 60.0, ("cpu",))
+        held = fair.claim_next(worker, NO_RECORDS, "w", 60.0)
         assert held is not None
         claims.append(held.job_id)
 
@@ -140,3 +145,38 @@ def test_workers_that_claim_at_once_choose_once_each(
         assert sorted(session.scalars(select(ClaimTurn.turn))) == [4, 5, 6, 7, 8]
     for each in workers:
         each.close()
+
+
+@pytest.mark.parametrize("backing", ["postgres"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_claim_that_stands_still_is_cut_off(
+    db: Database, settings: Settings, backing: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is stopped while it is first in line: the relay lets the others pass, and it has claimed nothing."""
+    dataset = add_dataset(db)
+    with db.write() as session:
+        key, times = add_key(session, "analyst"), [datetime(2026, 1, 1, minute, tzinfo=UTC) for minute in range(3)]
+        jobs = [add_job(session, dataset, key_id=key, created_at=at) for at in times]
+    still = processes.quick().Process(target=claim_and_stop, args=(settings.effective_database_url, step))
+    still.start()
+    assert still.pid is not None
+    stopped = psutil.Process(still.pid)
+    try:
+        processes.until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+        claims = list[Claim | None]()
+        claim = partial(fair.claim_next, db, NO_RECORDS, "next", 60.0)
+        thread = threading.Thread(target=lambda: claims.append(claim()), daemon=True)
+        thread.start()
+        relay = relay_of(db, settings, lambda _job: None)
+        relay.run_once()
+        assert not claims  # it may go on still
+        monkeypatch.setattr(sweeper, "SILENT_S", 0.5)
+        processes.until(lambda: relay.run_once() is not None and claims)
+        thread.join(300)
+        assert [held.job_id for held in claims if held is not None] == jobs[1:2]
+    finally:
+        stopped.resume()
+        still.join(300)
+    assert still.exitcode == 1  # its connection is lost
+    with db.read() as session:
+        assert session.scalars(select(Job.worker).order_by(Job.created_at)).all() == ["still", "next", None]

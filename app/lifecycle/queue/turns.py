@@ -23,13 +23,12 @@ Pair = tuple[str, str]  # owner of the data, key of the job
 # The virtual time of one claim at weight 1. All weights up to 20 divide it, so their shares are exact; others have
 # less than a millionth too little.
 ROUND = 232_792_560
-# PostgreSQL's until the transaction ends, with an arbitrary number of ours; SQLite has one writer at a time anyway. Who
-# falls silent in the line lets the others pass after ten seconds. Planning the queue's statement takes as long as
-# running it.
-IN_LINE = {"idle_in_transaction_session_timeout": "10s", "plan_cache_mode": "force_generic_plan"}
+# PostgreSQL's until the transaction ends, with an arbitrary number of ours; SQLite has one writer at a time anyway.
+# Planning the queue's statement takes as long as running it.
+LINE = 6062748
 NEXT_IN_LINE = select(
-    func.pg_advisory_xact_lock(literal_column("6062748")).label("place"),
-    *(func.set_config(name, value, true()).label(name) for name, value in IN_LINE.items()),
+    func.pg_advisory_xact_lock(literal_column(f"{LINE}")).label("place"),
+    func.set_config("plan_cache_mode", "force_generic_plan", true()).label("plan_cache_mode"),
 )
 
 
