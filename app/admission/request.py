@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,7 +164,7 @@ def on_device(spec: JobSpec, most_gpus: int) -> tuple[JobSpec, tuple[Part, ...]]
         return spec, ()
     reason = next(_on_processors(spec, most_gpus), None)
     several = f"{spec.runtime.ranks} GPUs for one job" if spec.runtime.ranks > 1 else "a GPU"
-    kind: Kind = "cuda" if reason is None else "cpu"
+    kind = "cuda" if reason is None else "cpu"
     runtime = spec.runtime.model_copy(update={"device": kind})
     return spec.model_copy(update={"runtime": runtime}), (
         Part(name="device", value=kind, because=reason or f"a worker that lives now has {several}"),
