@@ -24,6 +24,7 @@ from app.secrets import NAMES, load_secrets
 from app.settings import Settings
 from app.storage.seals import NAME
 from app.system.health import MAX_SKEW_S, checks, skews
+from core.contracts.runtime import Runtime
 from core.contracts.sandbox import Sandbox
 from core.errors import ServiceError
 from scrimp_server.buckets import UnfitError, skew_of
@@ -269,7 +270,7 @@ def _queue(db: Database, settings: Settings) -> Iterator[Finding]:
         ).one()
         waiting = session.scalars(select(Job.spec).where(Job.status == "queued").limit(1000)).all()
     for_gpu = sum((spec.get("runtime") or {}).get("device") == "cuda" for spec in waiting)
-    if for_gpu and not GpuWorkers(db, settings.lease_s).alive():
+    if for_gpu and GpuWorkers(db, settings.lease_s).lack(Runtime(device="cuda"), None) is not None:
         yield Finding(
             "queue",
             "fault",

@@ -60,7 +60,6 @@ class Ledger:
     moved_to: str | None = None
     chain: list[int] = field(default_factory=list)
     closed: bool = False
-    moved_away: bool = False  # closed by a restore, to a ledger that is not here
     budgets: dict[str, Part] = field(default_factory=dict)
 
 

@@ -254,7 +254,7 @@ class Owners(Machine):
         block_id, label = f"ds_{self.number}_{number}", f"b{number}"
         found = self.call("append", lambda: self.world.append(state.first, block_id, label))
         lost = self.is_behind(*state.ledgers) or bool(self.recorded.keys() - state.ledgers.keys())
-        is_closed = state.retired or state.ledgers[state.first].moved_away
+        is_closed = state.retired or state.ledgers[state.first].moved_to not in (None, *state.ledgers)
         if self.agree(found, CLOSED if is_closed else BEHIND if lost else None):
             has_moved = any(of.order is not None for of in state.ledgers.values())
             self.open_ledger(block_id, label, state.lead().cap)
@@ -346,7 +346,7 @@ class Owners(Machine):
         if recorded.moved_to is not None and self.may_move([ledger], ZERO):
             self.note_heads(self.moved(ledger, recorded.moved_to))
         elif recorded.closed:
-            of.closed, of.moved_away = True, recorded.moved_to is not None
+            of.closed, of.moved_to = True, recorded.moved_to
             state.write(ledger)
             is_whole = len(state.ledgers) == 1 and recorded.moved_to is None
             state.retired = state.retired or (is_whole and recorded.taken == ZERO)
