@@ -56,7 +56,11 @@ PLACES: dict[str, set[str]] = {
 }
 # Models from folders and their tokens' views run in tests/hf, passes on a GPU in test_gpu.py, public records in
 # test_public_side.py, queries of categories in tests/statistics/test_categories.py.
-ELSEWHERE = {place for place in PLACES if any(word in place for word in ("hf/", "_kept", "side.py", "frequent_values"))}
+ELSEWHERE = {
+    place
+    for place in PLACES
+    if any(word in place for word in ("hf/", "_kept", "rehearsal", "side.py", "frequent_values"))
+}
 DRAWING = {"KeyedStream", "GaussianGenerator", "KeyedInit", "KeyedDropout", "RandomOrder", "PoissonSampler"}
 DRAWING |= {"CyclicSampler", "GaussianRelease", "CorrelatedRelease", "CountRelease"}
 OTHER_SOURCES = {"default_rng", "manual_seed", "urandom", "token_bytes", "token_hex", "randbits", "getrandbits"}
