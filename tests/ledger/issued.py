@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from app.admission.hold import hold
 from app.admission.lookup import facts_for, side_facts
 from app.admission.price import price
-from app.admission.request import Limits, Request, Resolved
+from app.admission.request import Limits, Request, Resolved, on_device
 from app.admission.service import Admission
 from app.catalogue import model_kinds
 from app.datasets.moving import move
@@ -214,7 +214,7 @@ class Issuer:
             facts = facts_for(session, self.caller, row, asked.blocks, samples=asked.sampling.is_sampled)
             side = side_facts(session, self.caller, asked.optimizer.side)
         spec = asked.model_copy(update={"model": model_kinds.resolved(asked.model, facts.spec.task.kind)})
-        resolved = Resolved(Request(self.caller, asked, Limits()), spec, facts, side, access)
+        resolved = Resolved(Request(self.caller, asked, Limits()), on_device(spec, 0)[0], facts, side, access)
         pricing = cast(PricingService, PlainPricing())
         priced = price(pricing, resolved)
         if facts.moves:

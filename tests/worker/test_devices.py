@@ -239,24 +239,6 @@ def test_what_never_fits_ends_the_attempt(tmp_path: Path, monkeypatch: pytest.Mo
     assert tried == [224, 96, 48, 24, 12, 6, 3, 1]
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["tested", "known"])
-def test_a_processor_rehearses_a_whole_step_before_any_is_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    """Also where the self-test, whose passes take less than a step, is known: later it would spend the whole hold."""
-    rows: list[int] = []
-
-    def full(plan: Plan) -> None:
-        rows.append(plan.numerics.rows_per_pass)
-        raise MemoryError
-
-    monkeypatch.setattr(prepare, "rehearse", full)
-    supervisor = supervised(tmp_path, self_tested=known)
-    ended = run_thread(supervisor)
-    assert isinstance(ended.last, Failed) and ended.last.code == "model-too-large"
-    assert rows[-1] == 1 and not supervisor.of(Ready) and not supervisor.of(BlockStart)
-
-
 def test_memory_that_runs_out_once_records_are_read_has_no_public_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,7 @@
 """One whole step on random public records, before anything private: it needs the memory that a private step needs.
 
-Passes that do not fit are made smaller before the first private pass, and never later. Each attempt does it, also one
-whose self-test is known: memory that ran out in a step would spend the whole hold. Nothing here is private, and nothing
-is released.
+A GPU's memory is checked this way: passes that do not fit are made smaller before the first private pass, and never
+later. Nothing here is private, and nothing is released.
 """
 
 from __future__ import annotations
