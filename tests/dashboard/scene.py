@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from app.admission.choices import closed
 from app.admission.job_rules import check
 from app.admission.lookup import dataset_facts
+from app.admission.request import on_device
 from app.db.database import Database
 from app.db.models import Dataset
 from app.jobs import steering
@@ -105,7 +106,7 @@ class Scene:
         spec = JobSpec.model_validate(job_spec(dataset, name=name, **changes))
         with self.db.read() as session:
             facts = dataset_facts(session, session.get_one(Dataset, dataset))
-            planned = check(closed(spec, facts).spec, facts)
+            planned = check(closed(on_device(spec, 0)[0], facts).spec, facts)
         priced = price(planned.pricing) if planned.pricing else Price.nothing()
         with self.db.write() as session:
             once = f"{name}-{dataset}-{priced.charge}"

@@ -184,11 +184,13 @@ class GpuWorkers:
             ready: the kind of device of its earlier ready attempts; such a job goes on with fewer processes, and on a
                 worker that begins no other.
         """
+        kind, fits_any = kind_of(runtime.device, ready), ready is not None or runtime.ranks == 1
+        if kind == "cpu" and fits_any:
+            return None
         devices = [device for device, begins in self._seen() if begins or ready is not None]
-        kind = kind_of(runtime.device, ready)
         if kind == "cuda" and all(device.kind == "cpu" for device in devices):
             return "cuda"
-        if ready is not None or runtime.ranks == 1:
+        if fits_any:
             return None
         if kind == "cuda":
             return None if any(device.most_gpus >= runtime.ranks for device in devices) else "gpus"
