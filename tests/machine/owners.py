@@ -272,7 +272,7 @@ class Owners(Machine):
         found = self.call("retire", lambda: retire_block(self.db, settings, OWNER, state.first, label))
         if len(state.blocks()) == 1:
             self.agree(found, CLOSED)
-        elif self.agree(found, BEHIND if self.is_behind(*ledgers) else None):
+        elif self.agree(found, BEHIND if self.is_behind(*ledgers) else CLOSED if of.moved_to is not None else None):
             if not of.closed:
                 of.closed = True
                 state.write(ledgers[-1])
