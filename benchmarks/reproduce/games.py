@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +25,12 @@ import torch
 from benchmarks.reproduce.games_data import games, popularity
 from benchmarks.reproduce.games_report import TIED, Found, Scores, write
 from benchmarks.reproduce.games_text import VERDICT
-from benchmarks.reproduce.runs import REPORTS, Data, Kept, run, uphill
+from benchmarks.reproduce.runs import REPORTS, Data, Kept, uphill
+from scrimp_server import inline
+from worker.data.sequence_records import SequenceRecords
+from worker.models.base import Parameters
+from worker.training.loop import Training
+from worker.training.position import Position
 
 RESULTS = REPORTS / "dpformer_games.json.gz"
 DELTA, STEPS, K = 1e-4, 30, 10
@@ -103,9 +108,27 @@ RE_ATTENTION = ("Transformer", "DPFormer, paper")  # what more noise and rarer i
 SETTINGS = (
     Setting(1_000, 8.0),
     Setting(1_000, 5.0, RE_ATTENTION, one_rate=True),
-    Setting(1_000, 10.0, RE_ATTENTION, one_rate=True),
     Setting(4_000, 8.0, RE_ATTENTION),
+    Setting(4_000, 5.0, RE_ATTENTION, one_rate=True),
+    Setting(1_000, 10.0, RE_ATTENTION, one_rate=True),
 )
+RARE = f"ndcg@{K}, less popular half"
+
+
+def rare_too(items: int) -> Callable[..., Training]:
+    """Makes a training loop that also scores the records whose held-out item is in the less popular half of `items`."""
+
+    class Loop(Training):
+        def _evaluate(self, position: Position, parameters: Parameters) -> None:
+            super()._evaluate(position, parameters)
+            holdout = self._batches.holdout
+            if not isinstance(holdout, SequenceRecords):
+                raise TypeError("games are sequences")
+            rare = torch.nonzero(holdout.padded(1)[:, 0] > items // 2)[:, 0].numpy()
+            score, _ = self._plan.scores.exact(self._plan.model, parameters, holdout.select(rare), {})
+            self._link.metrics[RARE] = [(position.step, score.value)]  # type: ignore[attr-defined]  # inline's Book
+
+    return Loop
 
 
 class Lab:
@@ -121,6 +144,15 @@ class Lab:
 
     def ndcg_and_hit(self, setting: Setting, name: str, rate: float, seed: int) -> Scores:
         """A run's scores, in per cent: of the validation split for the seed of the search, else of the last items."""
+        metrics = self._metrics(setting, name, rate, seed)
+        return 100.0 * float(metrics[f"ndcg@{K}"][-1][1]), 100.0 * float(metrics[f"hit@{K}"][-1][1])
+
+    def rare_ndcg(self, setting: Setting, name: str, rate: float, seed: int) -> float | None:
+        """NDCG, in per cent, of the users whose last item is in the less popular half; None: an older run."""
+        metrics = self._metrics(setting, name, rate, seed)
+        return 100.0 * float(metrics[RARE][-1][1]) if RARE in metrics else None
+
+    def _metrics(self, setting: Setting, name: str, rate: float, seed: int) -> dict[str, Any]:
         model = Model(private=False) if name == PLAIN else MODELS[name]
         question = {"items": setting.items, "model": name, "eta": rate, "seed": seed}
         if model.private:
@@ -128,12 +160,13 @@ class Lab:
 
         def answer() -> dict[str, Any]:
             data = self._data(setting.items, seed == SEARCHED)
-            found = run(data, model.job(setting.epsilon, rate), seed=seed)
+            loop = rare_too(setting.items)
+            found = inline.run(data, model.job(setting.epsilon, rate), seed=seed, training=loop)
             print(question, round(found.seconds), round(100 * found.last(f"ndcg@{K}"), 3), flush=True)
             return found.rounded()
 
-        metrics = self._kept.get(question, answer)["metrics"]
-        return 100.0 * float(metrics[f"ndcg@{K}"][-1][1]), 100.0 * float(metrics[f"hit@{K}"][-1][1])
+        metrics: dict[str, Any] = self._kept.get(question, answer)["metrics"]
+        return metrics
 
     def popular(self, items: int, last: int | None = None) -> Scores:
         """NDCG and HIT of ranking by popularity, in per cent; see games_data.popularity."""
@@ -168,11 +201,13 @@ def made(lab: Lab, setting: Setting, until: float) -> Iterator[Found]:
         f"popular{what}": lab.popular(setting.items, last) for what, last in (("", None), (", by last items", 1))
     }
     rounds: dict[int, dict[str, Scores]] = {}
+    rare: dict[int, dict[str, float | None]] = {}
     for seed in JUDGED:
         if time.monotonic() > until:
             return
         rounds[seed] = {name: lab.ndcg_and_hit(setting, name, rates[name], seed) for name in setting.models}
-        yield Found(setting.items, setting.epsilon, rates, edges, dict(rounds), popular)
+        rare[seed] = {name: lab.rare_ndcg(setting, name, rates[name], seed) for name in setting.models}
+        yield Found(setting.items, setting.epsilon, rates, edges, dict(rounds), popular, dict(rare))
 
 
 def main() -> None:

@@ -53,6 +53,7 @@ class Found:
         edges: models whose rate is the grid's lowest or highest.
         rounds: by seed, each model's scores.
         popular: of rankings by popularity, by their names.
+        rare: by seed, each model's NDCG of the users whose last item is in the less popular half; None: an older run.
     """
 
     items: int
@@ -61,6 +62,7 @@ class Found:
     edges: frozenset[str]
     rounds: Mapping[int, Mapping[str, Scores]]
     popular: Mapping[str, Scores]
+    rare: Mapping[int, Mapping[str, float | None]]
 
 
 def write(found: Sequence[Found], plain: Scores | None, verdict: str) -> Path:
@@ -97,11 +99,26 @@ def _setting(found: Found, plain: Scores | None) -> str:
         mark = "*" if name in found.edges else ""
         cells = [name, f"{rate:g}{mark}", *(map(_spread, columns)), gap, each, paper]
         lines.append("| " + " | ".join(cells) + " |")
+    lines += _rare(found)
     if plain is not None:
         lines.append(f"| {TIED}, without privacy, one seed | | {plain[0]:.2f} | {plain[1]:.2f} | | | |")
     if found.edges:
         lines.append("\n\\*: the grid's end.")
     return "\n".join(lines) + "\n"
+
+
+def _rare(found: Found) -> list[str]:
+    """NDCG of the less popular half, where every run has it."""
+    columns = {
+        name: [score for scores in found.rare.values() if (score := scores[name]) is not None] for name in found.rates
+    }
+    if any(len(scores) < len(found.rounds) for scores in columns.values()):
+        return []
+    texts = [
+        f"{name} {_spread(scores)}" + ("" if name == TIED else f" ({paired(scores, columns[TIED])})")
+        for name, scores in columns.items()
+    ]
+    return ["", "NDCG@10 of the users whose last item is in the less popular half: " + ", ".join(texts) + "."]
 
 
 def _spread(values: list[float]) -> str:

@@ -82,6 +82,9 @@ def test_a_setting_runs_its_own_models_alone() -> None:
             names.add(name)
             return -abs(np.log(rate / RATES[3])), 0.0
 
+        def rare_ndcg(self, setting: Setting, name: str, rate: float, seed: int) -> float | None:
+            return None
+
         def popular(self, items: int, last: int | None = None) -> tuple[float, float]:
             return 0.0, 0.0
 
