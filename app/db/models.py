@@ -345,8 +345,8 @@ class Job(Base):
         ),
         UniqueConstraint("key_id", "idempotency_key"),
         Index("ix_jobs_status_notified", "status", "notified_at"),
-        Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         # With the columns of a search, which then reads no row: a job's documents are long.
+        Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id", "parent_id", "name"),
         Index("ix_jobs_created", "created_at", "id", "parent_id", "dataset_id", "name"),
         # The few that have not ended, and those that ended lately. With what usage sums by, which then reads no row.
         Index("ix_jobs_finished", "finished_at", "dataset_id", "status", "parent_id", "key_id", "id"),
@@ -544,9 +544,13 @@ _index_of_some(LedgerEntry, "ix_ledger_entries_holdout", "dataset_id", "holdout"
 _index_of_some(LedgerEntry, "ix_ledger_entries_caps", "dataset_id", "seq", condition="kind IN ('open', 'cap')")
 # A study's trial numbers are unique. Of trials alone: a list of jobs must not search here for those without.
 _index_of_some(Job, "ix_jobs_trial", "parent_id", "trial_number", condition="parent_id IS NOT NULL", unique=True)
-_index_of_some(Job, "ix_jobs_name", "name", "id", condition="parent_id IS NULL")
-_index_of_some(Job, "ix_jobs_top_status", "status", "created_at", "id", condition="parent_id IS NULL")
-_index_of_some(Job, "ix_jobs_top_dataset", "dataset_id", "status", condition="parent_id IS NULL")
+_index_of_some(Job, "ix_jobs_name", "name", "id", "dataset_id", condition="parent_id IS NULL")
+_index_of_some(
+    Job, "ix_jobs_top_status", *("status", "created_at", "id", "dataset_id", "name"), condition="parent_id IS NULL"
+)
+_index_of_some(
+    Job, "ix_jobs_top_dataset", *("dataset_id", "status", "created_at", "id", "name"), condition="parent_id IS NULL"
+)
 _index_of_some(
     Egress, "ix_egresses_open", "asked_at", condition="made_at IS NULL AND problem IS NULL AND deleted_at IS NULL"
 )
