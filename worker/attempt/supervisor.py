@@ -334,14 +334,21 @@ class Supervised:
         self.log.fail("time-limit", TIME_LIMIT, Cause.TIME_LIMIT)
 
     def _block(self, channel: Channel, message: messages.BlockStart) -> bool | None:
-        """Records a block in advance; or asks for the state before it, by the clock or because this worker stops.
+        """Records a block in advance, with the digest of the state before it; or asks for that state, by the clock or
+        because this worker stops.
 
         Returns:
             False if the worker stops and the state is saved: the job is given back. Otherwise None.
         """
         self.watch.trains = True
-        stopping = STOPPING.is_set()
-        if self.saves.wants(message.first_step - 1, now=stopping):
+        stopping, step, digest = STOPPING.is_set(), message.first_step - 1, message.digest
+        saves = self.saves.wants(step, now=stopping)
+        if digest is not None:
+            self._time_block()
+            if saves or stopping:
+                self.log.record_digest(step, digest)
+            self.digested = step
+        if saves:
             self._answer(channel, messages.Save())
             return None
         if stopping:
@@ -350,7 +357,7 @@ class Supervised:
             self.log.gone("lost")
             return False
         self.block_began = time.monotonic()
-        granted = self.log.start_block(message.first_step, message.last_step)
+        granted = self.log.start_block(message.first_step, message.last_step, digest)
         self._answer(channel, messages.Go() if granted else messages.Stop())
         return None
 
@@ -423,7 +430,6 @@ class Supervised:
                 self._time_block()
                 self.log.record_digest(message.step, message.digest)
                 self.digested = message.step
-                self._answer(channel, messages.Written())
             case messages.Mismatch():
                 fresh = self._resalted(message.matched_step)
                 keys = dict(self.secrets.keys(fresh.segment))
