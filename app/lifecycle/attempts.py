@@ -25,7 +25,7 @@ from app.db.database import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
 from app.ledger.block_accounts import held_on, read_by
 from app.lifecycle import block_rows, learning, measures, study_states
-from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
+from app.lifecycle.attempt_records import Begun, Recorded, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
 from app.lifecycle.claims import Claim, Gone, end_attempt, fence, fence_alone, give_back
 from app.lifecycle.coverage import covered_steps, training_of
@@ -439,7 +439,7 @@ class AttemptLog:
         else:
             enqueue(session, job)
 
-    def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[Number]]:
+    def recorded(self) -> Recorded:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""
         with self.db.read() as session:
             job = session.get_one(Job, self.held.job_id)

@@ -13,6 +13,7 @@ from sqlalchemy import Row, and_, bindparam, case, func, insert, select, update
 from sqlalchemy.engine import Connection
 
 from app.db.models import Block, Job, table_of
+from app.db.statement_batch import Values
 from core.contracts.stored_documents import SaltedSteps
 from core.errors import PrivacyError
 from core.privacy.mechanism import TrainingMechanism
@@ -88,7 +89,7 @@ def record_digest(connection: Connection, job: Row[Any], attempt: int, step: int
     return salt
 
 
-def _row(job: Row[Any], attempt: int, salt: str, steps: tuple[int, int], digest: str | None) -> dict[str, object]:
+def _row(job: Row[Any], attempt: int, salt: str, steps: tuple[int, int], digest: str | None) -> Values:
     first, last = steps
     return {
         "job_id": job.id,

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job, JobEvent, table_of
-from app.db.statement_batch import Together, row_of, values_of
+from app.db.statement_batch import Together, Values, row_of, values_of
 from app.db.trip import Trip, round_trip
 from app.lifecycle import job_events, measures, study_states
 from app.lifecycle.settle import Cause
@@ -29,7 +29,7 @@ from core.ids import whole_second
 LONGEST_BACKOFF_S = 60.0
 JOBS, KEYS, ATTEMPTS, EVENTS = (table_of(each) for each in (Job, ApiKey, Attempt, JobEvent))
 IS_HELD = and_(JOBS.c.id == bindparam("own_job"), JOBS.c.attempt == bindparam("own_attempt"), JOBS.c.status.in_(ACTIVE))
-LEASE: dict[str, Any] = {
+LEASE: Values = {
     "lease_until": in_seconds(bindparam("renewed_s", type_=Float(53))),
     "lease_clock": ClockName(),
     "ran_s": func.coalesce(bindparam("so_far_s", type_=Float(53)), JOBS.c.ran_s),
@@ -187,7 +187,7 @@ def fence_alone(session: Session, own_claim: Claim, lease_s: float, ran_s: float
     return row
 
 
-def _lease_of(own_claim: Claim, lease_s: float, ran_s: float | None) -> dict[str, object]:
+def _lease_of(own_claim: Claim, lease_s: float, ran_s: float | None) -> Values:
     return {"own_job": own_claim.job_id, "own_attempt": own_claim.attempt, "renewed_s": lease_s, "so_far_s": ran_s}
 
 

@@ -128,7 +128,7 @@ def replay(
         ran = _ready(db, job_id)
         ranks = 1 if job.mechanism else max(1, ran.processes)
         machine, secrets = Machine(ranks), NoiseSecrets.of(settings)
-        start = start_message(log, settings, secrets, inputs, machine, output)
+        start = start_message(db, log.recorded(), settings, secrets, inputs, machine, output)
         start = start.model_copy(update={"allowed_steps": 0})  # no step that was not run before
         stretches = _stretches(start)
         count = len(stretches) if samples is None else samples
