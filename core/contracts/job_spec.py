@@ -176,6 +176,10 @@ class CnnModel(ModelSettings):
             for each in convolutions(self.preset, self.size)
         )
 
+    def peak(self) -> float:
+        """See ModelSettings.peak: what a layer's backward pass no longer needs is given back."""
+        return 0.65
+
     def positions(self) -> int:
         """See ModelSettings.positions."""
         return max(each.places for each in convolutions(self.preset, self.size))
