@@ -52,9 +52,9 @@ NOTES = """
 * 205 MiB are Python, torch and the libraries; models from Hugging Face folders take 140 MiB more. What else there is
   follows from public numbers: parameters, totals, noise, the optimizer's state (`OptimizerSettings.kept`), a pass
   (`ModelSettings.held`), and the declared number of records where they are in memory.
-* Four factors are not derived, but fitted to these very rows: 1.12 for what the allocator keeps, 5 and 9 for a linear
-  model's products over words, and `ModelSettings.peak` of recommenders (2.8) and causal language models (4.5), which
-  hold more at once than `held` counts.
+* Some factors are not derived, but fitted to these very rows: 1.12 for what the allocator keeps, 5 and 9 for a linear
+  model's products over words, and `ModelSettings.peak` of recommenders (1.35 or 2) and causal language models
+  (4.5), which hold more at once than `held` counts.
 * Few shapes of each kind were measured, on a loaded machine, in more than one run. Peaks of one job differ between runs
   by a few per cent, but once the second row had 384 MiB instead of 552. So the estimate only warns. A job is refused by
   a lower bound: parameters and totals.

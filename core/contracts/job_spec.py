@@ -227,7 +227,7 @@ class RecommenderModel(ModelSettings):
 
     def peak(self) -> float:
         """See ModelSettings.peak: scores, their softmax and gradients, beside formed gradients of layers."""
-        return 2.8
+        return 2.0 if self.loss_positions == "all" else 1.35
 
     @abstractmethod
     def held_by_layers(self) -> int:
