@@ -211,9 +211,8 @@ def random_records(
     Args:
         sparse: features are sparse.
         extremes: adds EXTREMES records that are unlike all others. Dense: with a NaN, an infinity, and numbers near the
-            largest. Sparse: with all features, or as many as memory
-            allows for, none, and one. Sequences: two longer than what is read, and an empty
-            one; also, the first record becomes long and the second empty.
+            largest. Sparse: with all features, or as many as memory allows for, none, and one. Sequences: two longer
+            than what is read, and an empty one; also, the first record becomes long and the second empty.
     """
     n, total = n + (EXTREMES if extremes else 0), n
     labels = torch.randint(0, model.outputs, (n,), generator=generator)
