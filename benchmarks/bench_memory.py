@@ -52,9 +52,9 @@ NOTES = """
 * 205 MiB are Python, torch and the libraries; models from Hugging Face folders take 140 MiB more. What else there is
   follows from public numbers: parameters, totals, noise, the optimizer's state (`OptimizerSettings.kept`), a pass
   (`ModelSettings.held`), and the declared number of records where they are in memory.
-* Four factors are not derived, but fitted to these very rows: 1.12 for what the allocator keeps, 5 and 9 for a linear
-  model's products over words, and `ModelSettings.peak` of recommenders (2.8) and causal language models (4.5), which
-  hold more at once than `held` counts.
+* Some factors are not derived, but fitted to these very rows: 1.12 for what the allocator keeps, 5 and 9 for a linear
+  model's products over words, and `ModelSettings.peak` of recommenders (1.35 or 2) and causal language models
+  (4.5), which hold more at once than `held` counts.
 * Few shapes of each kind were measured, on a loaded machine, in more than one run. Peaks of one job differ between runs
   by a few per cent, but once the second row had 384 MiB instead of 552. So the estimate only warns. A job is refused by
   a lower bound: parameters and totals.
@@ -110,8 +110,8 @@ RATINGS = {"kind": "matrix_factorization", "dim": 16}
 LANGUAGE = {"kind": "hf", "path": "gpt2", "tuning": "lora", "max_length": 64}
 ENCODER = {"kind": "hf", "path": "bert", "tuning": "last_block", "max_length": 64}
 BERT: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
-BERT |= {"max_position_embeddings": 64, "vocab_size": 8000}
-GPT2 = {"n_positions": 64, "n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 8000}
+BERT |= {"max_position_embeddings": 512, "vocab_size": 8000}
+GPT2 = {"n_positions": 512, "n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 8000}
 FULL = {"sampling": {"kind": "full_batch"}}
 IMAGES = {"features": 3072}
 CORRELATED = {"sampling": {"kind": "cyclic", "batches": 10}, "noise": {"kind": "correlated", "decay": 0.5}}
@@ -130,6 +130,16 @@ CASES: dict[str, Case] = {
     "linear 784, full batch": Case({"kind": "linear"}, MOMENTUM, records=60_000, more=FULL),
     "linear 784, Poisson": Case({"kind": "linear"}, ADAM, records=60_000, more=poisson(1024)),
     "linear 2^17 words": Case({"kind": "linear"}, ADAM, features=2**17, outputs=20, kind="words", more=poisson(256)),
+    "linear 2^14 words": Case({"kind": "linear"}, ADAM, features=2**14, outputs=20, kind="words", more=poisson(256)),
+    "linear 2^17 words, 2 classes": Case(
+        {"kind": "linear"}, ADAM, features=2**17, outputs=2, kind="words", more=poisson(256)
+    ),
+    "linear 2^20 words, 2 classes": Case(
+        {"kind": "linear"}, ADAM, features=2**20, outputs=2, kind="words", more=poisson(256)
+    ),
+    "linear 2^17 words, full batch": Case(
+        {"kind": "linear"}, MOMENTUM, records=20_000, features=2**17, outputs=20, kind="words", more=FULL
+    ),
     "linear 2^17 words, DP²": Case(
         {"kind": "linear"}, DP2, features=2**17, outputs=20, kind="words", more=poisson(256)
     ),
@@ -161,6 +171,22 @@ CASES: dict[str, Case] = {
     "gpt2 of 4 blocks, LoRA": Case(LANGUAGE, ADAM, kind="texts", features=1, more=poisson(48)),
     "gpt2 of 4 blocks, full": Case(LANGUAGE | {"tuning": "full"}, ADAM, kind="texts", features=1, more=poisson(48)),
     "bert of 4 blocks, last block": Case(ENCODER, ADAM, kind="labelled texts", features=1, more=poisson(48)),
+    **{
+        f"bert of 4 blocks, {tuning}, {tokens} tokens": Case(
+            ENCODER | {"tuning": tuning, "max_length": tokens},
+            ADAM,
+            kind="labelled texts",
+            features=1,
+            more=poisson(48),
+        )
+        for tuning, tokens in (("lora", 32), ("lora", 128), ("lora", 512), ("full", 128), ("last_block", 512))
+    },
+    **{
+        f"gpt2 of 4 blocks, LoRA, {tokens} tokens": Case(
+            LANGUAGE | {"max_length": tokens}, ADAM, kind="texts", features=1, more=poisson(48)
+        )
+        for tokens in (32, 128, 512)
+    },
     "matrix_factorization": Case(RATINGS, DP2, records=200_000, kind="ratings", more=poisson(4096)),
     "matrix_factorization, full batch": Case(RATINGS, SGD, records=200_000, kind="ratings", more=FULL),
 }
@@ -173,7 +199,8 @@ def data(case: Case) -> StoredPart:
     match case.kind:
         case "words":
             width = 80
-            indices = np.sort(generator.integers(0, case.features, (n, width)), axis=1).astype(np.int32)
+            drawn = np.sort(generator.integers(0, case.features - width, (n, width)), axis=1)
+            indices = (drawn + np.arange(width)).astype(np.int32)  # each word once
             ends = np.arange(0, (n + 1) * width, width, dtype=np.int64)
             csr = Csr(ends, indices.reshape(-1), np.full(n * width, 0.1, np.float32), (n, case.features))
             return StoredPart(csr, y)
@@ -182,9 +209,9 @@ def data(case: Case) -> StoredPart:
             items = generator.integers(0, ITEMS, 50 * n).astype(np.int32)
             return StoredPart(Sequences(items, ends, ITEMS), np.zeros(n), user=np.arange(n))
         case "labelled texts":
-            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(70))] * n), y)
+            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(600))] * n), y)
         case "texts":
-            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(70))] * n), np.zeros(n))
+            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(600))] * n), np.zeros(n))
         case "ratings":
             users, items = generator.integers(0, USERS, n), generator.integers(0, ITEMS, n)
             pairs = Pairs(users.astype(np.int32), items.astype(np.int32), (USERS, ITEMS))

@@ -165,8 +165,9 @@ class Seeder:
             running_sums.write(session, [private])  # the trigger was away
             if connection.dialect.name == "postgresql":  # and so were those of tags
                 split = "unnest(string_to_array(trim(both ',' from tags), ',')) AS part(value)"
-                rows = f"SELECT part.value, created_at, jobs.id FROM jobs CROSS JOIN {split} WHERE tags <> ''"  # noqa: S608
-                connection.execute(text(f"INSERT INTO job_tags (tag, created_at, job_id) {rows}"))
+                columns = "part.value, created_at, jobs.id, name, dataset_id"
+                rows = f"SELECT {columns} FROM jobs CROSS JOIN {split} WHERE tags <> ''"  # noqa: S608
+                connection.execute(text(f"INSERT INTO job_tags (tag, created_at, job_id, name, dataset_id) {rows}"))
         with self.db.write() as session:
             for key, seconds in ledger.ran_s.items():
                 measures.count_within(session, measures.KEY_SECONDS, key, amount=seconds)

@@ -178,6 +178,9 @@ class Book:
     def record(self, digest: Digest) -> None:
         """Nothing will be replayed."""
 
+    def flush(self) -> None:
+        """Nothing waits."""
+
     def send(self, message: Any) -> None:
         """Keeps scores."""
         if isinstance(message, MetricValue):

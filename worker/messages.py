@@ -386,7 +386,7 @@ class Go(Document):
 
 
 class Written(Document):
-    """The digest, or verdict, is recorded. A block's results may leave now: a replay reaches the same state."""
+    """The verdict is recorded."""
 
     kind: Literal["written"] = "written"
 
@@ -445,15 +445,22 @@ class Ready(Document):
 
 
 class BlockStart(Document):
-    """About to start these steps, also in a replay. None of them runs before `go`."""
+    """About to start these steps, also in a replay. None of them runs before `go`.
+
+    `digest`: of the state before them, unless it was sent by itself: one transaction records both.
+    """
 
     kind: Literal["block"] = "block"
     first_step: Annotated[int, Field(ge=1)]
     last_step: Annotated[int, Field(ge=1)]
+    digest: Sha256Hex | None = None
 
 
 class Digest(Document):
-    """SHA-256 of parameters and optimizer state after `step`, under the segment that applies to it."""
+    """SHA-256 of parameters and optimizer state after `step`, under the segment that applies to it.
+
+    It needs no answer: it is recorded before the supervisor hears any later message.
+    """
 
     kind: Literal["digest"] = "digest"
     step: Step

@@ -46,7 +46,11 @@ class Sender(Protocol):
         ...
 
     def record(self, digest: Digest) -> None:
-        """Returns once the digest is recorded."""
+        """Has the digest recorded with the next block's start, or before any other message is heard."""
+        ...
+
+    def flush(self) -> None:
+        """Sends a digest that still waits."""
         ...
 
 
@@ -94,6 +98,10 @@ class Telemetry:
         """Records the state after `step`, at its block's end. This comes before every other release of the block."""
         self._sender.record(Digest(step=step, digest=digest))
         self._digested = step
+
+    def flush(self) -> None:
+        """Sends the last digest now, as no block starts next: a pass over records may take long."""
+        self._sender.flush()
 
     def may_release(self, name: str, step: int) -> bool:
         """Returns True if a noisy sum is paid for and no earlier attempt released it at this step."""

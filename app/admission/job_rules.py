@@ -56,9 +56,9 @@ MOST_CANARY_NUMBERS = 2**26  # of all canaries: an attempt holds them in memory,
 AUGMENTATION = "/augmentation"
 
 PROBE = (
-    "a linear probe is the way for classes of texts: `linear` with this encoder as its `extractor`, which has rules "
-    "for all its numbers. No kept run of an encoder tuned inside learned more than the most frequent class "
-    "(docs/language.md)"
+    "for classes of texts begin with a linear probe: `linear` with this encoder as its `extractor`, which has rules "
+    "for all its numbers. An encoder tuned inside needs a searched rate: at the default, 0.001, it learned little more "
+    "than the most frequent class (docs/language.md)"
 )
 
 

@@ -19,7 +19,7 @@ from core.contracts.model_settings import RecordSizes
 from core.contracts.optimizers import DpZo
 from core.contracts.sampling import Cyclic
 from core.errors import InvalidRequest
-from core.privacy.numerics import BYTES, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
+from core.privacy.numerics import BYTES, DENSE_GROUP, KEPT_BYTES, PASS_BYTES, Numerics, PublicSizes
 
 NUMBER_BYTES = 8  # parameters are in float64, totals in float64 or int64
 MIB = 2**20
@@ -102,6 +102,8 @@ def estimate(spec: JobSpec, sizes: PublicSizes, rows: tuple[int, int], numerics:
     slopes = isinstance(optimizer, DpZo)  # one number is summed and noised; a moved copy takes the totals' place
     noises, totals = (0, vector if linear else NUMBER_BYTES * largest) if slopes else (noises, vector + shard_totals)
     scratch = LINEAR_SCRATCH * vector if linear else 2 * NUMBER_BYTES * largest
+    if numerics.group == DENSE_GROUP and not optimizer.divides:  # products go to the totals piece by piece
+        scratch = 0
     parts = {
         "model_bytes": vector + _module_bytes(spec, numbers, numerics),
         "totals_bytes": totals if slopes else totals + scratch,

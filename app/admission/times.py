@@ -11,7 +11,6 @@ from app.db.models import Dataset, Job
 from app.grants import service as grants
 from app.lifecycle.queue.presence import GpuWorkers
 from app.lifecycle.queue.queue_forecast import ahead_of
-from app.lifecycle.states import NEEDS_GPU
 from core.contracts.base import Deferred
 from core.contracts.job_spec import JobSpec
 from core.contracts.runtime import Runtime
@@ -56,7 +55,7 @@ def seconds_per_step(session: Session, dataset_id: str, spec: JobSpec) -> float 
     kind of device; None without any."""
     document = spec.model_dump(mode="json")
     like = {name: document.get(name) for name in ("model", "sampling", "blocks", "hpo")}
-    kind = NEEDS_GPU if spec.runtime.device == "cuda" else ~NEEDS_GPU
+    kind = Job.device == "cuda" if spec.runtime.device == "cuda" else Job.device.is_distinct_from("cuda")
     recent = session.scalars(
         select(Job)
         .where(Job.dataset_id == dataset_id, Job.status == "succeeded", Job.attempt == 1, Job.study.is_(None), kind)

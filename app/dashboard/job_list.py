@@ -16,10 +16,10 @@ from app.dashboard.viewer import (
 )
 from app.db.database import Database
 from app.grants.service import require
-from app.jobs.counts import jobs_by_status, newest_by_status
+from app.jobs.counts import jobs_by_status
 from app.jobs.labels import LONGEST_TAG
-from app.jobs.list_routes import JobsQuery, Status, jobs_among, page_of_jobs
-from app.jobs.repository import JobOrder
+from app.jobs.list_routes import JobsQuery, Status, page_asked, page_of_jobs
+from app.jobs.repository import JOB, JobOrder
 from app.jobs.schemas import JobList
 from app.keys.service import Caller
 from app.lifecycle.queue.presence import GpuWorkers
@@ -30,6 +30,7 @@ from core.contracts.base import NO_NUL
 
 router = APIRouter(prefix=HOME, include_in_schema=False, route_class=PageRoute)
 ROWS = 25
+MOST_COUNTED = 200  # of the jobs that a search finds
 ACTIVE = ("queued", "running", "pausing", "cancelling")
 
 
@@ -102,7 +103,9 @@ def _counts(
     if query.q or query.tag:
         if query.status is query.after is page.next is None:  # the page has all of them
             return dict(Counter(job.status for job in page.items)), False
-        counts = newest_by_status(session, jobs_among(session, caller, query))
-        return counts.by_status, counts.is_partial
+        changes = {"status": None, "after": None, "sort": "newest", "limit": MOST_COUNTED}
+        newest = page_asked(session, caller, query.model_copy(update=changes))
+        rows, end = newest.rows(session, [JOB.status, JOB.created_at, JOB.id])
+        return dict(Counter(job.status for job in rows)), end is not None
     dataset = None if query.dataset is None else require(session, caller, query.dataset, "view").id
     return jobs_by_status(db, session, caller, dataset), False

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import and_
 
-from app.dashboard.job_list import ROWS, AskedJobs, ListQuery
+from app.dashboard.job_list import AskedJobs, ListQuery
 from app.dashboard.page import PageRoute
 from app.dashboard.page_stream import StateId, StreamingViewer, answer, check
 from app.dashboard.viewer import HOME
 from app.db.database import Database
-from app.db.models import Job
 from app.grants.service import sees_as, visible
 from app.jobs import repository
-from app.jobs.list_routes import jobs_among, key_of_page
+from app.jobs.list_routes import page_asked
 from app.keys.service import Caller
 from app.web import route_operation
 from app.web.deps import Db
@@ -48,11 +49,11 @@ def page_of(db: Database, caller: Caller, query: ListQuery) -> Page:
         NotFound: the filter's data set is not there for this caller.
     """
     with db.read() as session:
-        among = jobs_among(session, caller, query, lasting=True)
-    # The first condition again: who loses the data set of the filter loses its jobs.
-    of_viewer, key = and_(visible(caller, Job.dataset_id), among), key_of_page(query.after, query.sort)
-    page = repository.PageOfJobs(of_viewer, query.status, key, ROWS, query.sort)
-    return Page((sees_as(caller), *vars(query).values()), page.states)
+        page = page_asked(session, caller, query)
+        # This condition again: who loses the data set of the filter loses its jobs.
+        is_visible = visible(caller, repository.listed(page.tag).dataset_id)
+        states = replace(page, among=and_(is_visible, page.among)).states(session)
+    return Page((sees_as(caller), *vars(query).values()), states)
 
 
 def _is_there(db: Database, caller: Caller, query: ListQuery) -> bool:

@@ -86,7 +86,16 @@ def in_seconds(seconds: float | BindParameter[float]) -> ColumnElement[float]:
 
 def has_passed(until: Seconds, clock: Name) -> ColumnElement[bool]:
     """The condition that a moment has passed; it is false for null."""
-    return and_(until.is_not(None), or_(clock.is_distinct_from(ClockName()), until <= Reading()))
+    return and_(until.is_not(None), _is_over(until, clock))
+
+
+def none_or_passed(until: Seconds, seconds: ColumnElement[float] | float, clock: Name) -> ColumnElement[bool]:
+    """The condition that a moment has passed since so many seconds; it is true for null."""
+    return or_(until.is_(None), _is_over(until + seconds, clock))
+
+
+def _is_over(until: Seconds, clock: Name) -> ColumnElement[bool]:
+    return or_(clock.is_distinct_from(ClockName()), until <= Reading())
 
 
 def now_there(session: Session) -> datetime:

@@ -68,7 +68,6 @@ from app.db.egress_tables import Approval as Approval  # noqa: PLC0414
 from app.db.egress_tables import DatasetPerson as DatasetPerson  # noqa: PLC0414
 from app.db.egress_tables import Egress as Egress  # noqa: PLC0414
 from app.db.graphs import Graph as Graph  # noqa: PLC0414
-from app.db.json_parts import PRIORITIES
 from app.db.measure_table import Measure as Measure  # noqa: PLC0414
 from app.db.predictions import Prediction as Prediction  # noqa: PLC0414
 from app.db.spending_table import SpentByKey as SpentByKey  # noqa: PLC0414
@@ -89,25 +88,19 @@ from core.contracts.metrics import ReleasedHistogram
 from core.contracts.stored_documents import Failure, PartFiles, ReadingOutcome, SaltedSteps, Shape, TrialPoint
 
 INDICES_OF_SOME = set[str]()  # their names
-PRIORITY = "(priority)"
 
 
 def _index_of_some(model: type[Base], name: str, *columns: str, condition: str, unique: bool = False) -> None:
     """Makes an index of the rows that a condition is true of, with the table.
 
     In SQL: an `Index` with a condition would load the dialects of both databases.
-
-    Args:
-        columns: names; PRIORITY stands for the specification's.
     """
     INDICES_OF_SOME.add(name)
     kind = "UNIQUE INDEX" if unique else "INDEX"
-    for dialect, priority in PRIORITIES.items():
-        parts = ", ".join(columns).replace(PRIORITY, priority.format("spec"))
-        ddl = DDL(  # type: ignore[no-untyped-call]
-            f"CREATE {kind} {name} ON {model.__tablename__} ({parts}) WHERE {condition}"
-        )
-        event.listen(model.__table__, "after_create", ddl.execute_if(dialect=dialect))
+    ddl = DDL(  # type: ignore[no-untyped-call]
+        f"CREATE {kind} {name} ON {model.__tablename__} ({', '.join(columns)}) WHERE {condition}"
+    )
+    event.listen(model.__table__, "after_create", ddl)
 
 
 class ApiKey(Base):
@@ -352,8 +345,8 @@ class Job(Base):
         ),
         UniqueConstraint("key_id", "idempotency_key"),
         Index("ix_jobs_status_notified", "status", "notified_at"),
-        Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id"),
         # With the columns of a search, which then reads no row: a job's documents are long.
+        Index("ix_jobs_dataset_created", "dataset_id", "created_at", "id", "parent_id", "name"),
         Index("ix_jobs_created", "created_at", "id", "parent_id", "dataset_id", "name"),
         # The few that have not ended, and those that ended lately. With what usage sums by, which then reads no row.
         Index("ix_jobs_finished", "finished_at", "dataset_id", "status", "parent_id", "key_id", "id"),
@@ -409,6 +402,10 @@ class Job(Base):
     threads: Mapped[int | None]  # of each rank, as the first ready attempt had them; fixed with `device`
     release: Mapped[str | None]  # of the last ready attempt (worker.attempt.code_release)
     card: Mapped[str | None]  # of that attempt, if it had a GPU: the worker's GPU, driver and cuDNN
+    # A trigger writes both from `spec` and `device`; jobs that ended before release 0060 have the defaults. The lane is
+    # the kind of device and the fewest ranks: "cuda:2", and "cuda:1" once an attempt was ready.
+    lane: Mapped[str] = mapped_column(server_default="cpu:1")
+    priority: Mapped[int] = mapped_column(server_default="0")
 
 
 class ClaimTurn(Base):
@@ -547,17 +544,22 @@ _index_of_some(LedgerEntry, "ix_ledger_entries_holdout", "dataset_id", "holdout"
 _index_of_some(LedgerEntry, "ix_ledger_entries_caps", "dataset_id", "seq", condition="kind IN ('open', 'cap')")
 # A study's trial numbers are unique. Of trials alone: a list of jobs must not search here for those without.
 _index_of_some(Job, "ix_jobs_trial", "parent_id", "trial_number", condition="parent_id IS NOT NULL", unique=True)
-_index_of_some(Job, "ix_jobs_name", "name", "id", condition="parent_id IS NULL")
-_index_of_some(Job, "ix_jobs_top_status", "status", "created_at", "id", condition="parent_id IS NULL")
-_index_of_some(Job, "ix_jobs_top_dataset", "dataset_id", "status", condition="parent_id IS NULL")
+_index_of_some(Job, "ix_jobs_name", "name", "id", "dataset_id", condition="parent_id IS NULL")
+_index_of_some(
+    Job, "ix_jobs_top_status", *("status", "created_at", "id", "dataset_id", "name"), condition="parent_id IS NULL"
+)
+_index_of_some(
+    Job, "ix_jobs_top_dataset", *("dataset_id", "status", "created_at", "id", "name"), condition="parent_id IS NULL"
+)
 _index_of_some(
     Egress, "ix_egresses_open", "asked_at", condition="made_at IS NULL AND problem IS NULL AND deleted_at IS NULL"
 )
-# Claims: the first job of each key on a data set, and the next key or data set that waits.
+# Claims: the first job of each key on a data set in a lane, and the next line that waits. The last columns tell which
+# jobs are due.
 _index_of_some(
     Job,
     "ix_jobs_queue",
-    *("key_id", "dataset_id", f"{PRIORITY} DESC", "created_at", "id"),
+    *("key_id", "dataset_id", "lane", "priority DESC", "created_at", "id", "lease_until", "lease_clock"),
     condition="NOT (status <> 'queued') AND study IS NULL",
 )
 # Who runs how many: read by each claim.

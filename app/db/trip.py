@@ -10,6 +10,7 @@ in SQL. After an error the rest is not run. SQLite has no round trips: there eac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -23,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from app.db.database import IDLE
 from app.db.statement_batch import Together, Values
 
+PARAMETER = re.compile(r"%\(([^)]+)\)s")
 Statement = Select[Any] | Update | Insert | Together
 
 
@@ -93,7 +95,7 @@ class _Pipeline(Trip):
 
     def send(self, statement: Statement, values: Values) -> Reply:
         sent = _compiled(statement, self.connection.dialect)
-        cursor = self.connection.connection.cursor()
+        cursor = self.connection.dialect.loaded_dbapi.RawCursor(self.connection.connection.driver_connection)
         cursor.execute(sent.text, sent.parameters(values))
         return _Cursor(cursor, sent)
 
@@ -117,37 +119,47 @@ class _Cursor(_Rows):
 
 
 class _Compiled:
-    """A statement as the driver takes it, with SQLAlchemy's types of its parameters and columns."""
+    """A statement as the server takes it, with SQLAlchemy's types of its parameters and columns.
+
+    Its parameters are numbered here, once: the driver would look for their names in a long text at each send.
+    """
 
     def __init__(self, statement: Select[Any] | Update | Insert, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
-        self.text, self._compiled = str(compiled), compiled
-        if "POSTCOMPILE" in self.text:
+        if "POSTCOMPILE" in str(compiled):
             raise ValueError("a statement of a trip has a fixed text: write `or_` in place of `in_`")
+        self._compiled, numbers = compiled, dict[str, int]()
+        numbered = PARAMETER.sub(lambda name: f"${numbers.setdefault(name[1], len(numbers) + 1)}", str(compiled))
+        self.text, self._parameters = numbered.replace("%%", "%").encode(), list(numbers)
         names = {name: bind.type.dialect_impl(dialect) for bind, name in compiled.bind_names.items()}
         kinds = {name: kind.bind_processor(dialect) for name, kind in names.items()}
         self._binds = {name: convert for name, convert in kinds.items() if convert is not None}
         self._names = [column.name for column in statement.exported_columns]
         self._types = [column.type.dialect_impl(dialect) for column in statement.exported_columns]
-        self._dialect, self._columns = dialect, list[Any]()
+        self._dialect, self._converted = dialect, list[tuple[str, Any]]()
+        self._is_known = not self._names  # the driver tells the columns' types with the first rows
 
-    def parameters(self, values: Values) -> Values:
-        """The values of all parameters, as the driver takes them."""
+    def parameters(self, values: Values) -> list[Any]:
+        """The values of all parameters, in their order, as the driver takes them."""
         sent = self._compiled.construct_params(dict(values))
         for name, convert in self._binds.items():
             sent[name] = convert(sent[name])
-        return sent
+        return [sent[name] for name in self._parameters]
 
     def rows(self, cursor: Any) -> list[SimpleNamespace]:
         """A cursor's rows with their columns' names and types."""
-        if not self._columns:
+        if not self._is_known:
             pairs = zip(self._types, cursor.description, strict=True)
-            self._columns = [kind.result_processor(self._dialect, column.type_code) for kind, column in pairs]
-        return [SimpleNamespace(**dict(zip(self._names, self._read(each), strict=True))) for each in cursor.fetchall()]
+            converts = [kind.result_processor(self._dialect, column.type_code) for kind, column in pairs]
+            self._converted = [(name, convert) for name, convert in zip(self._names, converts, strict=True) if convert]
+            self._is_known = True
+        return [self._row(each) for each in cursor.fetchall()]
 
-    def _read(self, values: tuple[Any, ...]) -> list[Any]:
-        pairs = zip(values, self._columns, strict=True)
-        return [value if convert is None else convert(value) for value, convert in pairs]
+    def _row(self, values: tuple[Any, ...]) -> SimpleNamespace:
+        row = dict(zip(self._names, values, strict=True))
+        for name, convert in self._converted:
+            row[name] = convert(row[name])
+        return SimpleNamespace(**row)
 
 
 @lru_cache(64)

@@ -113,29 +113,3 @@ def failures_by_cause(db: Database, session: Session) -> dict[str, int]:
             old = _KEPT[db] = replace(old, sealed=head, causes=old.causes + new, last=last)
     unsealed = session.execute(failed.where(or_(entry.seq > old.sealed, entry.seq.is_(None))))
     return dict(old.causes + Counter({str(because): count for because, count in unsealed}))
-
-
-@dataclass(frozen=True)
-class Counted:
-    """How many jobs a search found, by status.
-
-    Attributes:
-        is_partial: these are the newest MOST_COUNTED; there are more.
-    """
-
-    by_status: dict[str, int]
-    is_partial: bool
-
-
-def newest_by_status(session: Session, among: ColumnElement[bool]) -> Counted:
-    """Counts the newest jobs that a search finds, by status."""
-    newest = (
-        select(Job.status)
-        .where(among, Job.parent_id.is_(None))
-        .order_by(Job.created_at.desc(), Job.id.desc())
-        .limit(MOST_COUNTED + 1)
-        .subquery()
-    )
-    rows = session.execute(select(newest.c.status, func.count()).group_by(newest.c.status))
-    by_status = {row[0]: row[1] for row in rows}
-    return Counted(by_status, sum(by_status.values()) > MOST_COUNTED)

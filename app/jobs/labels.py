@@ -9,11 +9,9 @@ import unicodedata
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator
-from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
-from app.db.models import JobTag
 from app.grants.service import require_job
 from app.jobs.steering import may_cancel
 from app.keys.service import Caller
@@ -56,11 +54,6 @@ class JobLabels(Document):
 def stored(tags: list[str]) -> str:
     """The column's text."""
     return f",{','.join(tags)}," if tags else ""
-
-
-def tagged(tag: str) -> Select[str]:
-    """Selects the ids of the jobs that have a tag, in any case."""
-    return select(JobTag.job_id).where(JobTag.tag == tag.strip().lower())
 
 
 def edit(session: Session, caller: Caller, job_id: str, labels: JobLabels) -> None:

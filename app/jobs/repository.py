@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,8 +18,6 @@ from sqlalchemy import (
     bindparam,
     cast,
     exists,
-    false,
-    func,
     literal_column,
     null,
     or_,
@@ -27,7 +26,8 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from app.db.models import (
     Account,
@@ -35,6 +35,7 @@ from app.db.models import (
     Attempt,
     Job,
     JobEvent,
+    JobTag,
     LedgerEntry,
     Metric,
     table_of,
@@ -44,8 +45,10 @@ from app.jobs.schemas import ArtifactView, AttemptView, JobView, MetricView
 from core.errors import NotFound
 
 JobOrder = Literal["newest", "oldest", "name"]
-FEW = 2_000  # jobs that a search finds
-MOST_BOUND = 500  # ids in one statement
+PageKey = tuple[datetime | str, str]  # a time or a name, and an id
+LOOKED_AT = 20_000  # rows of an index, a page of a search
+LOOKED_UP = 5_000  # of a tag and a status: each job is looked up
+AN_ID = re.compile(r"job_[a-z2-7]{21}")
 AMOUNTS = ("train", "holdout", "train_released", "holdout_released")
 # A job's details: the tables, and the columns that are shown of them.
 _SHOWN_OF: dict[str, tuple[type[Base], tuple[str, ...]]] = {
@@ -62,7 +65,7 @@ def _column(table: type[Base], name: str) -> ColumnElement[Any]:
 
 
 # Statements of hot paths are built once.
-JOB, ACCOUNTS = table_of(Job).c, table_of(Account).c
+JOB, TAG, ACCOUNTS = table_of(Job).c, table_of(JobTag).c, table_of(Account).c
 # The columns of a job that callers see; the mechanism and the salts are not among them.
 SHOWN: list[ColumnElement[Any]] = [JOB[each] for each in JobView.columns()]
 # The same with the large documents as stored text, which a route sends without reading it.
@@ -78,71 +81,90 @@ DETAIL_COLUMNS: dict[str, ColumnElement[Any]] = {
 }
 
 
+def listed(tag: str | None) -> ReadOnlyColumnCollection[str, Any]:
+    """The columns that a list orders and filters by: of jobs, or of the rows of a tag."""
+    return JOB if tag is None else TAG
+
+
 @dataclass(frozen=True)
 class PageOfJobs:
     """A page of jobs. Trials are not listed here, but with their study.
 
+    A search looks at LOOKED_AT rows of an index, in the page's order, and goes on from there with the next page. So
+    no page takes longer the more jobs there are; it may be short, or empty, and yet have a next one.
+
     Attributes:
-        among: the condition on jobs that may be shown.
-        after: the sort key of the last row of the page before: its time or its name, and its id.
+        among: the condition on rows (`listed`) that may be shown.
+        after: where the page before ended: a time or a name, and an id.
+        text: a part of the name, in any case, or the beginning of the id.
     """
 
     among: ColumnElement[bool]
-    status: str | None
-    after: tuple[datetime | str, str] | None
     limit: int
-    sort: JobOrder
+    status: str | None = None
+    after: PageKey | None = None
+    sort: JobOrder = "newest"
+    text: str | None = None
+    tag: str | None = None
 
-    def rows(self, session: Session, columns: list[ColumnElement[Any]]) -> list[Row[Any]]:
-        """Reads the page, and one row more to show if there is a next one."""
-        return list(session.connection().execute(self._select(columns).limit(self.limit + 1)).all())
+    def rows(self, session: Session, columns: list[ColumnElement[Any]]) -> tuple[list[Row[Any]], PageKey | None]:
+        """Reads the page; and the key that the next one begins after, None if there is none."""
+        end = self._end(session)
+        rows = list(session.connection().execute(self._select(columns, end).limit(self.limit + 1)).all())
+        if len(rows) <= self.limit:
+            return rows, end
+        last = rows[self.limit - 1]
+        return rows[: self.limit], (last.name if self.sort == "name" else last.created_at, last.id)
+
+    def states(self, session: Session) -> Select[str, str, int]:
+        """Selects the id, the status and the number of events of each of its jobs: what tells that one changed."""
+        return self._select([JOB.id, JOB.status, JOB.events], self._end(session)).limit(self.limit)
 
     @property
-    def states(self) -> Select[str, str, int]:
-        """Selects the id, the status and the number of events of each of its jobs: what tells that one changed."""
-        return self._select([JOB.id, JOB.status, JOB.events]).limit(self.limit)
+    def _key(self) -> tuple[ColumnElement[Any], ColumnElement[str]]:
+        rows = listed(self.tag)
+        return (rows.name if self.sort == "name" else rows.created_at), (JOB.id if self.tag is None else TAG.job_id)
 
-    def _select(self, columns: list[ColumnElement[Any]]) -> Select[Any]:
-        first = JOB.name if self.sort == "name" else JOB.created_at
-        falling = self.sort == "newest"
-        order = (first.desc(), JOB.id.desc()) if falling else (first, JOB.id)
-        query = select(*columns).where(self.among, JOB.parent_id.is_(None)).order_by(*order)
-        if self.status is not None:
-            query = query.where(JOB.status == self.status)
+    @property
+    def _is_id(self) -> bool:
+        """True if the text is a whole id, which is looked up."""
+        return self.text is not None and AN_ID.fullmatch(self.text) is not None
+
+    def _end(self, session: Session) -> PageKey | None:
+        """The last key that this page looks at; None if it looks at all that there are."""
+        shows_all = self.text is None and (self.tag is None or self.status is None)
+        if shows_all or self._is_id:
+            return None
+        bound = LOOKED_AT if self.tag is None or self.status is None else LOOKED_UP
+        row = session.execute(self._walk(self._key).offset(bound - 1).limit(1)).one_or_none()
+        return None if row is None else (row[0], row[1])
+
+    def _walk(self, columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
+        """Selects columns of the rows that are looked at, in order. An index has all that this reads."""
+        key, falling = tuple_(*self._key), self.sort == "newest"
+        query = select(*columns).where(self.among).order_by(*(each.desc() if falling else each for each in self._key))
+        if self.tag is not None:
+            query = query.where(TAG.tag == self.tag)
+        else:
+            query = query.where(JOB.parent_id.is_(None))
+            query = query if self.status is None else query.where(JOB.status == self.status)
         if self.after is not None:
-            key = tuple_(first, JOB.id)
             query = query.where(key < self.after if falling else key > self.after)
         return query
 
-
-def named_like(text: str) -> Select[str]:
-    """Selects the ids of the jobs whose name holds a text, in any case, or whose id begins with it. An index has all
-    columns that it reads."""
-    job = aliased(Job)
-    is_like = or_(job.name.icontains(text, autoescape=True), job.id.startswith(text, autoescape=True))
-    return select(job.id).where(job.parent_id.is_(None), is_like).order_by(job.created_at.desc(), job.id.desc())
-
-
-def among_found(session: Session, job_ids: Select[str], *, lasting: bool) -> ColumnElement[bool]:
-    """The condition that a job is among those that a search finds.
-
-    A page of jobs in an order reads on until it is full. Where the search finds many, each job that is read is looked
-    for; where it finds few, they are found first.
-
-    Args:
-        lasting: the condition is also of jobs that come later, for a stream.
-    """
-    ids = session.scalars(job_ids.limit(MOST_BOUND + 1)).all()
-    if len(ids) > MOST_BOUND:
-        count = session.scalar(select(func.count()).select_from(job_ids.limit(FEW + 1).subquery())) or 0
-        if count > FEW:
-            (column,) = job_ids.selected_columns
-            # The job's time, too: with its whole index a tag's row is one step, by the tag alone it is all its jobs.
-            same = (column == Job.id, column.table.c.created_at == Job.created_at)
-            return job_ids.order_by(None).where(*same).correlate(Job).exists()
-    elif not lasting:
-        return Job.id.in_(ids) if ids else false()
-    return Job.id.in_(job_ids.order_by(None))
+    def _select(self, columns: list[ColumnElement[Any]], end: PageKey | None) -> Select[Any]:
+        query, (first, job_id) = self._walk(columns), self._key
+        if self.tag is not None:
+            query = query.where(JOB.id == TAG.job_id)
+            query = query if self.status is None else query.where(JOB.status == self.status)
+        if self.text is not None:
+            name = listed(self.tag).name.icontains(self.text, autoescape=True)
+            is_like = or_(name, job_id.startswith(self.text, autoescape=True))
+            query = query.where(job_id == self.text if self._is_id else is_like)
+        if end is not None:
+            key = tuple_(first, job_id)
+            query = query.where(key >= end if self.sort == "newest" else key <= end)
+        return query
 
 
 def details(session: Session, job_ids: list[str]) -> dict[str, dict[str, list[Any]]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.contracts.stored_documents import SaltedSteps
+from app.db.models import Job
+from core.contracts.stored_documents import Number, SaltedSteps
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,6 @@ class StartedBlock:
     first_step: int
     last_step: int
     digest: str | None
+
+
+Recorded = tuple[Job, dict[str, list[StartedBlock]], list[Number]]  # a job, its blocks by salt, its released numbers

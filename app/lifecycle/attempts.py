@@ -15,19 +15,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import and_, bindparam, case, func, insert, select, update
+from sqlalchemy import Row, func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.database import Database
-from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker, table_of
+from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
 from app.ledger.block_accounts import held_on, read_by
-from app.lifecycle import learning, measures, study_states
-from app.lifecycle.attempt_records import Begun, Resalted, StartedBlock
+from app.lifecycle import block_rows, learning, measures, study_states
+from app.lifecycle.attempt_records import Begun, Recorded, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.claims import Claim, Gone, end_attempt, fence, give_back
-from app.lifecycle.coverage import covered_steps
+from app.lifecycle.claims import Claim, Gone, end_attempt, fence, fence_alone, give_back
+from app.lifecycle.coverage import covered_steps, training_of
 from app.lifecycle.job_events import Mismatch, Part, Progress, Rank, Ranks, Ready
 from app.lifecycle.marks import Mark, Marks, adopt, adopt_all, around, mark_of, release
 from app.lifecycle.settle import Cause
@@ -38,20 +39,11 @@ from core.contracts.stored_documents import ArtifactFile, Failure, Number, Salte
 from core.errors import PrivacyError, TransientError
 from core.privacy.canary_bound import EXCEEDED, Finding
 from core.privacy.filters import load_numerics
-from core.privacy.mechanism import MechanismConfig
+from core.privacy.mechanism import MechanismConfig, TrainingMechanism
 from core.privacy.numerics import NumericsReport
 
 logger = logging.getLogger(__name__)
 Write = Callable[[Session, Job], None]
-BLOCKS = table_of(Block)
-UNDER = (BLOCKS.c.job_id == bindparam("job"), BLOCKS.c.salt == bindparam("under"))
-# The last step ever started under a salt, 0 if there is none; and if this very block was.
-IS_SAME = and_(BLOCKS.c.first_step == bindparam("first"), BLOCKS.c.last_step == bindparam("last"))
-STARTED = select(
-    func.coalesce(func.max(BLOCKS.c.last_step), 0), func.coalesce(func.max(case((IS_SAME, 1), else_=0)), 0)
-).where(*UNDER)
-DIGESTS = select(BLOCKS.c.digest).where(*UNDER, BLOCKS.c.last_step == bindparam("last"))
-RECORD_DIGEST = update(BLOCKS).where(*UNDER, BLOCKS.c.last_step == bindparam("last")).values(digest=bindparam("state"))
 
 
 class AttemptLog:
@@ -82,16 +74,28 @@ class AttemptLog:
         self._ran_at_save: float | None = None
         self._began = time.monotonic()
         self._is_private: bool | None = None  # not read yet
+        self._training: TrainingMechanism | None = None  # what the job has paid for; None: not begun, or public data
         # News that callers have not seen yet, in order; for progress only the last step. A separate thread writes it.
         self._news: list[tuple[str, Write]] = []
         self._lock = threading.RLock()
         self._is_stopping = False
 
+    @property
+    def _ran_s(self) -> float | None:
+        return None if self._ran_before is None else self._ran_before + time.monotonic() - self._began
+
     def _fenced(self, session: Session) -> Job:
-        ran_s = None if self._ran_before is None else self._ran_before + time.monotonic() - self._began
-        job = fence(session, self.held, self.lease_s, ran_s)
-        self._is_private = job.mechanism is not None
+        job = fence(session, self.held, self.lease_s, self._ran_s)
+        if self._is_private is None:
+            self._training = training_of(job)
+            self._is_private = self._training is not None
         return job
+
+    def _fenced_alone(self, session: Session) -> Row[Any]:
+        """As `_fenced`, without the job's documents."""
+        if self._is_private is None:
+            self._fenced(session)
+        return fence_alone(session, self.held, self.lease_s, self._ran_s)
 
     @contextmanager
     def _ending(self) -> Iterator[tuple[Session, Job]]:
@@ -137,10 +141,10 @@ class AttemptLog:
         if self._waits:
             self.cadence.wait()
 
-    def _tell(self, session: Session, job: Job, action: str, write: Write) -> None:
+    def _tell(self, session: Session, action: str, write: Write) -> None:
         """Writes news for callers now or at the next whole second."""
         if not self._waits:
-            write(session, job)
+            write(session, session.get_one(Job, self.held.job_id))
             return
         self._news = [each for each in self._news if not each[0] == action == "progress"] + [(action, write)]
 
@@ -239,37 +243,37 @@ class AttemptLog:
             job.card = None if device == "cpu" else card or job.card
             if job.threads is None:  # also of a job that was ready before threads were stored
                 job.threads = numerics.threads
-            self._tell(session, job, "ready", tell)
+            self._tell(session, "ready", tell)
 
-    def start_block(self, first_step: int, last_step: int) -> bool:
+    def start_block(self, first_step: int, last_step: int, digest: str | None = None) -> bool:
         """Records in advance that steps first…last START. Returns False if the attempt must stop instead.
 
         Steps that were started before under the same salt are a replay: they are not counted again.
 
+        Args:
+            digest: of the state before them, which is recorded in the same transaction, as by `record_digest`, also
+                if the attempt must stop; None: it is recorded.
+
         Raises:
-            PrivacyError: more steps would start than the job's hold covers.
+            PrivacyError: more steps would start than the job's hold covers; or as `record_digest`.
             TransientError: the mark cannot be written, or the database was set back meanwhile.
         """
-        with self.db.write(urgent=True) as session:
-            job = self._fenced(session)
-            if self._mark is not None and job.steps_started < self._mark.steps_started:
+        with self._lock, self.db.write(urgent=True) as session:
+            job = self._fenced_alone(session)
+            mark = self._mark
+            if digest is not None:
+                mark = self._digested(session, job, first_step - 1, digest)
+            if mark is not None and job.steps_started < mark.steps_started:
                 raise TransientError("the database has forgotten steps of this attempt: a backup was restored")
-            if self._is_stopping if self._waits else job.status in STOPPING:
-                return False
-            salt = _segment_at(job, first_step).salt
-            block = {"job": job.id, "under": salt, "first": first_step, "last": last_step}
-            started_under, is_recorded = session.execute(STARTED, block).one()
-            new = max(0, last_step - max(started_under, first_step - 1))
-            if new and job.steps_started + new > covered_steps(session, job):
-                raise PrivacyError("this block would start more steps than the job's hold covers")
-            if new:
-                job.steps_started += new
-            if not is_recorded:
-                self._add_block(session, salt, first_step, last_step)
-            started = job.steps_started
-        if self._mark is not None:
-            self._note(self._mark.started(started, salt))
-        return True
+            is_stopping = self._is_stopping if self._waits else job.status in STOPPING
+            if not is_stopping:
+                steps = first_step, last_step
+                started, salt = block_rows.start(session.connection(), job, self.held.attempt, steps, self._training)
+                mark = None if mark is None else mark.started(started, salt)
+        self._mark = mark
+        if not is_stopping and mark is not None:
+            self._note(mark)
+        return not is_stopping
 
     def record_digest(self, step: int, digest: str) -> None:
         """Records the state's digest after `step`, at a block's end; the block's results may be released only now.
@@ -278,21 +282,16 @@ class AttemptLog:
             PrivacyError: another digest is recorded for that step and salt; the child should have noticed it.
         """
         with self._lock, self.db.write(urgent=True) as session:
-            job = self._fenced(session)
-            salt = _segment_at(job, step).salt
-            end = {"job": job.id, "under": salt, "last": step}
-            recorded = session.scalars(DIGESTS, end).all()
-            if step == 0 and not recorded:
-                self._add_block(session, salt, 0, 0)
-            elif not recorded:
-                raise PrivacyError("a digest without a started block")
-            if any(earlier not in (None, digest) for earlier in recorded):
-                raise PrivacyError("a replay differs from the recorded digest, but continued under the same keys")
-            session.execute(RECORD_DIGEST, end | {"state": digest})
-            if step > job.step:  # not while it repeats what callers have seen
-                self._tell(session, job, "progress", lambda session, job: _progress(session, job, step))
-        if self._mark is not None and step > 0:  # on disk before the next block starts, or a result leaves
-            self._mark = self._mark.digested(step, salt)
+            job = self._fenced_alone(session)
+            mark = self._digested(session, job, step, digest)
+        self._mark = mark
+
+    def _digested(self, session: Session, job: Row[Any], step: int, digest: str) -> Mark | None:
+        """Records a digest. Returns the mark with it: on disk before the next block starts, or a result leaves."""
+        salt = block_rows.record_digest(session.connection(), job, self.held.attempt, step, digest)
+        if step > job.step:  # not while it repeats what callers have seen
+            self._tell(session, "progress", lambda session, job: _progress(session, job, step))
+        return self._mark if self._mark is None or step == 0 else self._mark.digested(step, salt)
 
     def require_held(self) -> None:
         """Proves that this attempt still holds the job, before it writes what is not in the database."""
@@ -320,7 +319,7 @@ class AttemptLog:
             job = self._fenced(session)
             segment = SaltedSteps(from_step=matched_step + 1, salt=secrets.token_hex(32), key_id=key_id)
             job.segments = (*(each for each in job.segments if each.from_step <= matched_step), segment)
-            self._tell(session, job, "mismatch", lambda session, job: _mismatch(session, job, matched_step))
+            self._tell(session, "mismatch", lambda session, job: _mismatch(session, job, matched_step))
             return Resalted(segment, max(0, covered_steps(session, job) - job.steps_started))
 
     def record_metric(self, number: Number, parts: Sequence[Part] = ()) -> None:
@@ -351,7 +350,7 @@ class AttemptLog:
                 self._note(self._mark.with_released(numbers))
             with self.db.write(urgent=True) as session:
                 job = self._fenced(session)
-                self._tell(session, job, f"{prefix}{number.step}", lambda session, job: release(session, job, numbers))
+                self._tell(session, f"{prefix}{number.step}", lambda session, job: release(session, job, numbers))
 
     def succeed(
         self,
@@ -440,7 +439,7 @@ class AttemptLog:
         else:
             enqueue(session, job)
 
-    def recorded(self) -> tuple[Job, dict[str, list[StartedBlock]], list[Number]]:
+    def recorded(self) -> Recorded:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""
         with self.db.read() as session:
             job = session.get_one(Job, self.held.job_id)
@@ -450,11 +449,6 @@ class AttemptLog:
                     blocks[block.salt].append(StartedBlock(block.first_step, block.last_step, block.digest))
             metrics = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step))
             return job, blocks, [Number.model_validate(each, from_attributes=True) for each in metrics]
-
-    def _add_block(self, session: Session, salt: str, first_step: int, last_step: int) -> None:
-        steps = {"first_step": first_step, "last_step": last_step}
-        row = {"job_id": self.held.job_id, "attempt": self.held.attempt, "salt": salt, "digest": None}
-        session.execute(insert(BLOCKS), row | steps)
 
 
 def _progress(session: Session, job: Job, step: int) -> None:
@@ -486,8 +480,3 @@ def _is_derived(mechanism: MechanismConfig, name: str) -> bool:
     if name == "learning_rate":
         return mechanism.selection is not None
     return name == "clipping_norm" and mechanism.training.adaptive is not None
-
-
-def _segment_at(job: Job, step: int) -> SaltedSteps:
-    """Returns the segment whose salt keys `step`."""
-    return max((each for each in job.segments if each.from_step <= step), key=lambda segment: segment.from_step)

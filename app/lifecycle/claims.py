@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from sqlalchemy import Float, String, bindparam, func, select, update
+from sqlalchemy import Float, Row, String, and_, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from app.db.clock import ClockName, in_seconds
 from app.db.models import ApiKey, Attempt, Job, JobEvent, table_of
-from app.db.statement_batch import Together, row_of, values_of
+from app.db.statement_batch import Together, Values, row_of, values_of
 from app.db.trip import Trip, round_trip
 from app.lifecycle import job_events, measures, study_states
 from app.lifecycle.settle import Cause
@@ -28,16 +28,25 @@ from core.ids import whole_second
 
 LONGEST_BACKOFF_S = 60.0
 JOBS, KEYS, ATTEMPTS, EVENTS = (table_of(each) for each in (Job, ApiKey, Attempt, JobEvent))
+IS_HELD = and_(JOBS.c.id == bindparam("own_job"), JOBS.c.attempt == bindparam("own_attempt"), JOBS.c.status.in_(ACTIVE))
+LEASE: Values = {
+    "lease_until": in_seconds(bindparam("renewed_s", type_=Float(53))),
+    "lease_clock": ClockName(),
+    "ran_s": func.coalesce(bindparam("so_far_s", type_=Float(53)), JOBS.c.ran_s),
+}
 RENEW = (
     update(Job)
-    .where(Job.id == bindparam("own_job"), Job.attempt == bindparam("own_attempt"), Job.status.in_(ACTIVE))
-    .values(
-        lease_until=in_seconds(bindparam("renewed_s", type_=Float(53))),
-        lease_clock=ClockName(),
-        ran_s=func.coalesce(bindparam("so_far_s", type_=Float(53)), Job.ran_s),
-    )
+    .where(IS_HELD)
+    .values(**LEASE)
     .returning(Job)
     .execution_options(synchronize_session=False, populate_existing=True)
+)
+# Without its documents: a block's start and a heartbeat need none.
+RENEW_ALONE = (
+    update(JOBS)
+    .where(IS_HELD)
+    .values(**LEASE)
+    .returning(*(JOBS.c[each] for each in ("id", "status", "steps", "steps_started", "step", "segments")))
 )
 _RUNS = JOBS.alias("runs")
 OF_JOB = select(JOBS.c.key_id).where(JOBS.c.id == bindparam("job", type_=String)).scalar_subquery()
@@ -79,6 +88,7 @@ TAKE = Together(
     row_of(EVENTS, "job_id", "seq", "type", "data", "created_at"),
     ANNOUNCE,
 )
+STALE = "another attempt holds this job, or it has ended"
 LAPSES = 10  # so many lapsed leases end a job where one crash would
 Gone = Literal["lost", "lapsed", "crashed"]
 
@@ -163,11 +173,22 @@ def fence(session: Session, own_claim: Claim, lease_s: float, ran_s: float | Non
     Raises:
         StaleAttempt: another attempt holds the job, or the job has ended. Nothing may be written.
     """
-    values = {"own_job": own_claim.job_id, "own_attempt": own_claim.attempt, "renewed_s": lease_s, "so_far_s": ran_s}
-    job = session.scalars(RENEW, values).one_or_none()
+    job = session.scalars(RENEW, _lease_of(own_claim, lease_s, ran_s)).one_or_none()
     if job is None:
-        raise StaleAttempt("another attempt holds this job, or it has ended")
+        raise StaleAttempt(STALE)
     return job
+
+
+def fence_alone(session: Session, own_claim: Claim, lease_s: float, ran_s: float | None) -> Row[Any]:
+    """As `fence`, and reads no document of the job: its `status`, its steps and its segments."""
+    row = session.connection().execute(RENEW_ALONE, _lease_of(own_claim, lease_s, ran_s)).one_or_none()
+    if row is None:
+        raise StaleAttempt(STALE)
+    return row
+
+
+def _lease_of(own_claim: Claim, lease_s: float, ran_s: float | None) -> Values:
+    return {"own_job": own_claim.job_id, "own_attempt": own_claim.attempt, "renewed_s": lease_s, "so_far_s": ran_s}
 
 
 def end_attempt(session: Session, job: Job, status: str) -> None:

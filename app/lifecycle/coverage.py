@@ -23,9 +23,13 @@ def covered_steps(session: Session, job: Job) -> int:
     A job without privacy pays for none, so it may always repeat all of them: on another machine, or on fewer processes,
     its sums round otherwise, and it begins again.
     """
-    if job.mechanism is None:
-        return job.steps_started + job.steps
-    return MechanismConfig.model_validate(job.mechanism).training.covers(_segments(session, job))
+    training = training_of(job)
+    return job.steps_started + job.steps if training is None else training.covers(_segments(session, job))
+
+
+def training_of(job: Job) -> TrainingMechanism | None:
+    """The steps that the job has paid for; None without privacy."""
+    return None if job.mechanism is None else MechanismConfig.model_validate(job.mechanism).training
 
 
 def started_training(session: Session, job: Job, training: TrainingMechanism) -> TrainingMechanism:

@@ -35,7 +35,6 @@ from app.lifecycle.states import (
     ACTIVE,
     IN_ORDER,
     IS_DUE,
-    PRIORITY,
     append_event,
     discard,
     in_queue,
@@ -254,14 +253,20 @@ def _first_queued(session: Session, but: Job, count: int) -> list[str]:
     # PostgreSQL takes a plain condition for rarely true, and would sort all of them. Of a CASE it knows nothing.
     able = case((and_(IS_DUE, Job.id != but.id), true()), else_=false())
     heads = list[tuple[int, datetime, str]]()
-    dataset: str | None = ""
+    line = (Job.dataset_id, Job.lane)
+    dataset, lane = "", ""
     while count > 0:
-        following = select(Job.dataset_id).where(*queued, Job.dataset_id > dataset).order_by(Job.dataset_id)
-        dataset = session.scalar(following.limit(1))
-        if dataset is None:
+        nearest = ((Job.dataset_id == dataset, Job.lane > lane), (Job.dataset_id > dataset,))
+        following = (
+            session.execute(select(*line).where(*queued, *later).order_by(*line).limit(1)) for later in nearest
+        )
+        row = next((first for rows in following if (first := rows.one_or_none())), None)
+        if row is None:
             break
-        on_it = (*queued, Job.dataset_id == dataset, able)
-        rows = session.execute(select(PRIORITY, Job.created_at, Job.id).where(*on_it).order_by(*IN_ORDER).limit(count))
+        dataset, lane = row
+        of_line = (*queued, Job.dataset_id == dataset, Job.lane == lane, able)
+        place = select(Job.priority, Job.created_at, Job.id)
+        rows = session.execute(place.where(*of_line).order_by(*IN_ORDER).limit(count))
         heads += ((-priority, created_at, job_id) for priority, created_at, job_id in rows)
     return [job_id for _, _, job_id in sorted(heads)[: max(0, count)]]
 

@@ -18,25 +18,23 @@ from sqlalchemy import (
     SQLColumnExpression,
     String,
     bindparam,
-    cast,
     exists,
-    func,
     insert,
     literal_column,
     not_,
-    or_,
     select,
     update,
 )
 from sqlalchemy.orm import Session
 
-from app.db.clock import ClockName, has_passed, in_seconds
-from app.db.json_parts import Priority
+from app.db.clock import ClockName, in_seconds, none_or_passed
 from app.db.models import Job, JobEvent, Outbox, Webhook, WebhookEvent, table_of
 from app.db.statement_batch import Values
 from app.lifecycle.job_events import Nothing
 from core.contracts.base import Document
+from core.contracts.devices import Kind
 from core.contracts.event_kinds import ANNOUNCED, EventType
+from core.contracts.runtime import MOST_PROCESSES
 from core.errors import NotFound
 from core.ids import now, whole_second
 
@@ -52,6 +50,15 @@ def among(column: SQLColumnExpression[Any], *words: str) -> ColumnElement[bool]:
     return column.bool_op("IN")(literal_column(f"({', '.join(repr(each) for each in words)})"))
 
 
+def lanes(kind: Kind, limit: int) -> tuple[str, ...]:
+    """The lanes (`Job.lane`) that so many ranks on a kind of device can serve.
+
+    >>> lanes("cpu", 3)
+    ('cpu:1', 'cpu:2', 'cpu:3')
+    """
+    return tuple(f"{kind}:{ranks}" for ranks in range(1, min(limit, MOST_PROCESSES) + 1))
+
+
 def in_work(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
     """The condition of the index of running jobs, in its words (see `in_queue`). Trials count, not their study."""
     return (~job.status.bool_op("NOT IN")(literal_column(f"{ACTIVE!r}")), job.study.is_(None))
@@ -59,17 +66,13 @@ def in_work(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
 
 def due_for(seconds: ColumnElement[float] | float) -> ColumnElement[bool]:
     """The condition that a queued job may be claimed since so many seconds."""
-    return or_(Job.lease_until.is_(None), has_passed(Job.lease_until + seconds, Job.lease_clock))
+    return none_or_passed(Job.lease_until, seconds, Job.lease_clock)
 
 
 # True for a queued job that may be claimed now; a job that was taken back waits a little.
 IS_DUE = due_for(0.0)
-# Whether a job runs on GPUs, in SQL: see core.contracts.devices.kind_of.
-NEEDS_GPU = among(func.coalesce(Job.device, Job.spec["runtime"]["device"].as_string(), "auto"), "cuda")
-# The processes that a job asks for, in SQL: a number, or auto, for which one is enough.
-PROCESSES = func.coalesce(cast(Job.spec["runtime"]["processes"].as_string(), String), "1")
-PRIORITY = Priority(Job.spec)
-IN_ORDER = (PRIORITY.desc(), Job.created_at, Job.id)  # of one key's jobs
+NEEDS_GPU = among(Job.lane, *lanes("cuda", MOST_PROCESSES))  # of jobs that have not ended
+IN_ORDER = (Job.priority.desc(), Job.created_at, Job.id)  # of one key's jobs
 WAITS: ColumnElement[str] = literal_column("'queued'")
 NOTHING = Nothing()
 NO_SUCH_JOB = "there is no such job"

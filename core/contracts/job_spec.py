@@ -176,6 +176,10 @@ class CnnModel(ModelSettings):
             for each in convolutions(self.preset, self.size)
         )
 
+    def peak(self) -> float:
+        """See ModelSettings.peak: what a layer's backward pass no longer needs is given back."""
+        return 0.65
+
     def positions(self) -> int:
         """See ModelSettings.positions."""
         return max(each.places for each in convolutions(self.preset, self.size))
@@ -223,7 +227,7 @@ class RecommenderModel(ModelSettings):
 
     def peak(self) -> float:
         """See ModelSettings.peak: scores, their softmax and gradients, beside formed gradients of layers."""
-        return 2.8
+        return 2.0 if self.loss_positions == "all" else 1.35
 
     @abstractmethod
     def held_by_layers(self) -> int:

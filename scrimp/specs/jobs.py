@@ -337,14 +337,14 @@ class Quantile(Spec):
 class Runtime(Spec):
     """Settings that change speed and memory, never the mechanism.
 
-    `device`: `cuda` waits for a worker with a GPU, `cpu` runs on any worker's processors; `auto` is the GPU of the
-    worker that claims the job, or its processors if it has none.
+    `device`: `cuda` waits for a worker with a GPU, `cpu` runs on any worker's processors. `auto` is settled at
+    admission, and the quote says why: `cuda` if a worker that lives then has as many GPUs as the job asks for
+    processes, busy or not; else `cpu`. A job stays on its kind of device.
 
-    `processes` (ranks) share each step. With `cuda` each has a GPU of its own, on a cluster that has so many; with
-    `auto` too, if the claiming worker's cluster has them, and else they share processors. `auto`: every GPU that the
-    cluster has free at the claim, at most 8, and one process elsewhere. `threads` of each: `auto` divides the
-    processors of the machine where the job first becomes ready. At one number of threads the model is the same to the
-    bit for every number of processes.
+    `processes` (ranks) share each step. With `cuda` each has a GPU of its own, on a cluster that has so many. `auto`:
+    every GPU that the cluster has free at the claim, at most 8, and one process elsewhere. `threads` of each: `auto`
+    divides the processors of the machine where the job first becomes ready. At one number of threads the model is the
+    same to the bit for every number of processes.
 
     `shard`: `optimizer` divides the optimizer's state among the processes, on processors, to the same bits: W processes
     with Adam need 16 + 24/W bytes a number trained instead of 40.

@@ -58,6 +58,7 @@ ALLOWED = {
     "worker/clipping/rating_clipping.py: _divided_inputs": "likewise",
     "worker/clipping/linear_clipping.py: numbers": "likewise",
     "worker/clipping/linear_clipping.py: trace": "likewise",
+    "worker/clipping/engine.py: traced": "likewise",
     "worker/clipping/rules.py: _convolution": "likewise",
     "worker/clipping/rules.py: _standardized_conv2d": "likewise",
     "worker/clipping/terms.py: dense_onto": "likewise",

@@ -157,7 +157,7 @@ def test_the_tree_is_that_of_rfc_6962(n: int) -> None:
 
 
 def test_the_hash_is_the_root_over_header_and_chunks(tmp_path: Path) -> None:
-    """As docs/data.md states it, from the files alone."""
+    """As core/parts/layout.py states it, from the files alone."""
     sha256 = save_part(tmp_path / "p", part_of("dense", 100))
     header, _, rest = index_path(tmp_path / "p").read_bytes().partition(b"\n")
     content, row = (tmp_path / "p").read_bytes(), 8 * 3 + 4 + 8 * 2 + 32

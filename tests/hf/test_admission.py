@@ -85,7 +85,7 @@ def test_other_models_do_not_read_texts_and_opacus_not_these_models(text_api: Ap
 
 
 def test_a_quote_says_that_a_probe_is_the_way_for_classes_of_texts(text_api: Api) -> None:
-    """Encoders tuned inside learned nothing in all kept runs; a language model has no such other way."""
+    """An encoder tuned inside learns at a searched rate, not at the default; a language model has no such other way."""
     tuned = post(text_api, "labelled", {"path": "roberta", "tuning": "lora", "lora": {"rank": 2}}).json()
     (said,) = [each for each in tuned["warnings"] if "probe" in each]
     assert "`extractor`" in said and "docs/language.md" in said

@@ -38,7 +38,7 @@ STATES: list[dict[str, Any]] = [
 # Columns that are the service's own: who submitted a job and how, its turn, its lease, its steps' noise.
 NOT_SHOWN = {"key_id", "idempotency_key", "request_sha256", "traceparent", "notified_at", "cancel_requested_at"}
 NOT_SHOWN |= {"attempt", "worker", "lease_until", "lease_clock", "threads", "fitted_rows", "ran_s", "events"}
-NOT_SHOWN |= {"mechanism", "release", "segments", "trial", "trial_number", "card"}
+NOT_SHOWN |= {"mechanism", "release", "segments", "trial", "trial_number", "card", "lane", "priority"}
 
 
 class Planted(JobView):

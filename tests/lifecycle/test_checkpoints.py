@@ -75,11 +75,11 @@ class Watched(AttemptLog):
         self.pids = rest[-1]
         super().ready(device, numerics, *rest)
 
-    def start_block(self, first_step: int, last_step: int) -> bool:
+    def start_block(self, first_step: int, last_step: int, digest: str | None = None) -> bool:
         self.blocks.append(first_step)
         if self.act is not None and first_step <= self.at <= last_step:
             self.act(self)
-        return super().start_block(first_step, last_step)
+        return super().start_block(first_step, last_step, digest)
 
     @property
     def began_after(self) -> int:

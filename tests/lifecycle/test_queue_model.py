@@ -37,6 +37,7 @@ class Waiting:
     at: datetime
     priority: int
     device: str
+    processes: int | str
 
     @property
     def place(self) -> tuple[int, datetime, str]:
@@ -54,9 +55,9 @@ class Model:
     last: dict[tuple[str, str], tuple[int, Fraction, Fraction]] = field(default_factory=dict)
     claims: int = 0
 
-    def claim(self, device: str) -> Waiting | None:
-        """Takes the job whose turn it is at a worker of one kind; a stored `auto` is a processor."""
-        able = [each for each in self.queue if (each.device == "cuda") == (device == "cuda")]
+    def claim(self, room: Room) -> Waiting | None:
+        """Takes the job whose turn it is at a worker; a stored `auto` is a processor, and one process."""
+        able = [each for each in self.queue if self._fits(each, room)]
         if not able:
             return None
         firsts: dict[tuple[str, str], Waiting] = {}
@@ -79,6 +80,10 @@ class Model:
         self.queue.remove(job)
         self.running.append(job)
         return job
+
+    def _fits(self, waiting: Waiting, room: Room) -> bool:
+        limit = room.gpus if waiting.device == "cuda" else room.ranks
+        return limit >= (1 if waiting.processes == "auto" else int(waiting.processes))
 
     def _rounds(self, owner: str, key: str | None, least: int) -> int:
         count = sum(each.owner == owner and key in (None, each.key) for each in self.running)
@@ -119,14 +124,16 @@ def test_claims_are_those_of_a_serial_model(db: Database, seed: int) -> None:
                 number += 1
                 dataset, key = draw.choice(datasets), draw.choice(keys)
                 device, priority = draw.choice(("auto", "auto", "cpu", "cuda")), draw.choice((0, 0, 0, 5, -3))
+                processes: int | str = draw.choice((1, 1, 1, "auto", 2, 4))
                 at = BEGAN + timedelta(seconds=draw.randrange(40))
                 job = add_job(session, dataset, key_id=key, created_at=at)
                 row = session.get_one(Job, job)
-                row.spec = row.spec | {"priority": priority, "runtime": row.spec["runtime"] | {"device": device}}
-                model.queue.append(Waiting(owners[dataset], key, job, at, priority, device))
-        device = draw.choice(("cpu", "cuda"))
-        expected = model.claim(device)
-        held = claim_next(db, NO_RECORDS, f"worker-{device}", 30.0, Room(device == "cpu", device == "cuda"))
+                runtime = row.spec["runtime"] | {"device": device, "processes": processes}
+                row.spec = row.spec | {"priority": priority, "runtime": runtime}
+                model.queue.append(Waiting(owners[dataset], key, job, at, priority, device, processes))
+        room = draw.choice((Room(1), Room(3), Room(0, 1), Room(8, 2), Room(4, 4)))
+        expected = model.claim(room)
+        held = claim_next(db, NO_RECORDS, f"worker-{room.ranks}-{room.gpus}", 30.0, room)
         assert (held and held.job_id) == (expected and expected.job)
         while len(model.running) > draw.randrange(6):
             ended = model.running.pop(draw.randrange(len(model.running)))
@@ -150,15 +157,18 @@ def test_a_claim_builds_no_statement(db: Database) -> None:
     assert _compiled.cache_info().misses == misses
 
 
-def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database) -> None:
+@pytest.mark.parametrize("runtime", [{}, {"device": "cuda"}, {"processes": 4}], ids=str)
+def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database, runtime: dict[str, Any]) -> None:
+    """Also where they wait for another worker, before the only jobs that this one may take."""
     dataset = add_dataset(db)
     with db.write() as session:
         keys = [add_key(session, "analyst") for _ in range(3)]
         first = add_job(session, dataset, key_id=keys[0])
         row = dict(session.execute(select(JOBS).where(JOBS.c.id == first)).mappings().one())
+        spec = row["spec"] | {"runtime": row["spec"]["runtime"] | runtime}
+        times = {"created_at": BEGAN, "spec": spec}
         rows = [
-            row | {"id": f"job_{n}", "idempotency_key": f"job_{n}", "key_id": keys[n % 3], "created_at": BEGAN}
-            for n in range(3_000)
+            row | times | {"id": f"job_{n}", "idempotency_key": f"job_{n}", "key_id": keys[n % 3]} for n in range(3_000)
         ]
         session.execute(insert(JOBS), rows)
         if db.engine.dialect.name == "postgresql":  # as its housekeeping does
@@ -167,7 +177,7 @@ def test_a_claim_reads_the_front_of_each_line_however_many_wait(db: Database) ->
         with round_trip(session.connection()) as trip:
             chosen_of = next_job(trip, "worker", 30.0, Able())
         chosen = chosen_of()
-        assert chosen is not None and chosen.job.created_at == BEGAN
+        assert chosen is not None and (chosen.job.created_at == BEGAN) == (not runtime)
         assert work() < 60  # 3,000 rows, or as many hundreds of steps, where all are ranked
 
 

@@ -9,11 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from tests.worker.support import key, keys_of
+from worker.attempt.link import SupervisorLink
 from worker.channel import Channel
 from worker.messages import (
     FAILURE_TEXTS,
     TO_CHILD,
     TO_SUPERVISOR,
+    Alive,
     BlockStart,
     Digest,
     Failed,
@@ -47,6 +49,20 @@ def test_messages_arrive_one_a_line_in_order(pair: tuple[Channel, Channel]) -> N
     assert not child.pending()
     child.send(Digest(step=0, digest=key(1)))
     assert supervisor.receive() == Digest(step=0, digest=key(1))
+
+
+def test_a_digest_leaves_with_the_next_block_or_before_any_other_message(pair: tuple[Channel, Channel]) -> None:
+    """One message and one transaction for both. Two were needed before, each with an answer."""
+    child, supervisor = pair
+    link = SupervisorLink(child)
+    supervisor.send(Go())
+    link.record(Digest(step=0, digest=key(1)))
+    assert not supervisor.pending() and not link.begin(1, 2)
+    assert supervisor.receive() == BlockStart(first_step=1, last_step=2, digest=key(1))
+    link.record(Digest(step=2, digest=key(2)))
+    link.send(Alive())
+    assert [supervisor.receive() for _ in range(2)] == [Digest(step=2, digest=key(2)), Alive()]
+    assert not child.pending(), "no answer was needed"
 
 
 def test_a_line_may_come_in_pieces() -> None:

@@ -87,6 +87,29 @@ def test_models_of_dense_features_pass(model: dict[str, Any]) -> None:
         assert self_test.holds(plan_of(start_of(spec(model=model), sparse)))
 
 
+@pytest.mark.parametrize(("features", "rows"), [(40, 48), (2**20, 432), (2**14, 65_520)])
+def test_neighbours_with_all_words_fit_in_memory(features: int, rows: int) -> None:
+    """A pass of hashed words is no larger than others, whatever its rows and features."""
+    drawn = self_test._random_sparse(2 * rows + self_test.EXTREMES, features, torch.Generator(), extremes=True)
+    stay = np.append(np.arange(self_test.KEPT - 1), rows - 1)
+    lengths = np.diff(drawn[self_test._others(rows, stay)].indptr)
+    assert lengths.max() == min(features, self_test.LONG_ENTRIES // drawn.shape[0]) > self_test.SPARSE_ENTRIES
+    assert lengths.sum() <= self_test.LONG_ENTRIES // 12 + self_test.SPARSE_ENTRIES * rows + features
+
+
+@pytest.mark.parametrize("changes", [{"model": {"kind": "linear"}}, {}, {"clipping": {"engine": "opacus"}}])
+def test_a_sample_of_a_trace_is_part_of_it(changes: dict[str, Any]) -> None:
+    """So a self-test keeps a few records' numbers, and not those of a whole pass; also over several passes."""
+    plan = plan_of(start_of(spec(**{"model": MLP} | changes), SHAPE), rows=48)
+    drawn = torch.Generator().manual_seed(3)
+    parameters = self_test.random_parameters(plan.model, drawn)
+    pool, sample = self_test.random_records(plan.model, 100, drawn), np.array([0, 7, 47, 48, 99])
+    whole, part = plan.engine.trace(parameters, pool), plan.engine.trace(parameters, pool, sample=sample)
+    assert all(len(each) == len(sample) for each in part) and self_test.same(
+        [x[sample] for x in whole], part, np.arange(5)
+    )
+
+
 @pytest.mark.parametrize("batch", [4, 12])
 def test_passes_of_small_steps_pass(batch: int) -> None:
     """All rows of a step in one pass of whole fours of rows, that no larger multiple pads."""

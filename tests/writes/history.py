@@ -86,8 +86,8 @@ class Started(tasks.AttemptLog):
         quick = Cadence(clock=lambda: QUICK * time.time(), sleep=lambda seconds: pause(seconds / QUICK))
         super().__init__(*arguments, cadence=quick, **others)
 
-    def start_block(self, first_step: int, last_step: int) -> bool:
-        may = super().start_block(first_step, last_step)
+    def start_block(self, first_step: int, last_step: int, digest: str | None = None) -> bool:
+        may = super().start_block(first_step, last_step, digest)
         if may:
             self.log.tell("started", job=self.held.job_id, step=last_step)
             if self.held.attempt == 1:

@@ -128,7 +128,7 @@ def replay(
         ran = _ready(db, job_id)
         ranks = 1 if job.mechanism else max(1, ran.processes)
         machine, secrets = Machine(ranks), NoiseSecrets.of(settings)
-        start = start_message(log, settings, secrets, inputs, machine, output)
+        start = start_message(db, log.recorded(), settings, secrets, inputs, machine, output)
         start = start.model_copy(update={"allowed_steps": 0})  # no step that was not run before
         stretches = _stretches(start)
         count = len(stretches) if samples is None else samples
@@ -190,10 +190,11 @@ class _Conversation:
             case messages.Ready():
                 self._unlike = self._differences(message)
             case messages.BlockStart():
-                self._answer(channel, message.last_step <= self._end, messages.Go())
+                if message.digest is not None:
+                    self._compare(message.first_step - 1, message.digest)
+                self._answer(channel, self._differs is None and message.last_step <= self._end, messages.Go())
             case messages.Digest():
-                self._compare(message)
-                self._answer(channel, self._differs is None, messages.Written())
+                self._compare(message.step, message.digest)
             case messages.Mismatch():
                 self._differs = message.matched_step
                 self._answer(channel, False, messages.Go())
@@ -206,11 +207,11 @@ class _Conversation:
                 raise ReplayFailedError(f"the replay failed: {message.message}")
         return False
 
-    def _compare(self, digest: messages.Digest) -> None:
+    def _compare(self, step: int, digest: str) -> None:
         """The process compares too, but the auditor does not rely on it."""
-        if digest.step in self._recorded:
-            if self._recorded[digest.step] == digest.digest:
-                self._compared.append(digest.step)
+        if step in self._recorded:
+            if self._recorded[step] == digest:
+                self._compared.append(step)
             else:
                 self._differs = self._compared[-1] if self._compared else 0
 

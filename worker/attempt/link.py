@@ -40,6 +40,7 @@ class SupervisorLink:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.steps_started = 0
+        self._digest: Digest | None = None  # leaves with the next block's start, or before any other message
         self._read, self._is_read = memoryview(b""), True
         self._alive_at = time.monotonic()
 
@@ -48,11 +49,13 @@ class SupervisorLink:
         self.poll(0)
         if time.monotonic() >= self._alive_at + ALIVE_S:
             self._alive_at = time.monotonic()
-            self._channel.send(Alive())
+            self.send(Alive())
 
     def begin(self, first_step: int, last_step: int) -> bool:
         """Announces a block. Returns False once it is recorded; True if the state is wanted first."""
-        self._channel.send(BlockStart(first_step=first_step, last_step=last_step))
+        state, self._digest = self._digest, None
+        digest = None if state is None else state.digest
+        self._channel.send(BlockStart(first_step=first_step, last_step=last_step, digest=digest))
         answer = self._channel.receive()
         if isinstance(answer, Stop):
             raise StopRequested
@@ -62,7 +65,7 @@ class SupervisorLink:
 
     def save(self, header: Checkpoint, pieces: Iterator[Tensor]) -> None:
         """Sends the state."""
-        self._channel.send(header)
+        self.send(header)
         for piece in pieces:
             content = _bytes_of(piece)
             for first in range(0, len(content), PIECE_BYTES):
@@ -74,7 +77,7 @@ class SupervisorLink:
         wanted = _bytes_of(numbers)
         while wanted and self._is_read:
             if not self._read:
-                self._channel.send(More())
+                self.send(More())
                 size = self._expect(Piece).size
                 self._read = memoryview(self._channel.receive_bytes(size))
                 self._is_read = size > 0
@@ -94,16 +97,28 @@ class SupervisorLink:
 
     def send(self, message: Document) -> None:
         """Sends a metric or the last message."""
+        self.flush()
         self._channel.send(message)
 
-    def record(self, digest: Digest | Verdict) -> None:
-        """Returns once the digest, or the verdict, is recorded."""
-        self._channel.send(digest)
+    def vouch(self, verdict: Verdict) -> None:
+        """Returns once the verdict is recorded."""
+        self.send(verdict)
         self._expect(Written)
+
+    def record(self, digest: Digest) -> None:
+        """Has the digest recorded with the next block's start, or before any other message is heard."""
+        self.flush()
+        self._digest = digest
+
+    def flush(self) -> None:
+        """Sends a digest that still waits."""
+        digest, self._digest = self._digest, None
+        if digest is not None:
+            self._channel.send(digest)
 
     def mismatch(self, matched_step: int) -> Resalt:
         """Reports that a replay differs, and waits for fresh keys."""
-        self._channel.send(Mismatch(matched_step=matched_step))
+        self.send(Mismatch(matched_step=matched_step))
         return self._expect(Resalt)
 
     def _expect(self, kind: type[M]) -> M:

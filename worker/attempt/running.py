@@ -29,7 +29,7 @@ def train(channel: Channel, link: SupervisorLink, start: Start, pids: Sequence[i
     """Runs one attempt of a training job as its first or only rank. `pids`: of all ranks."""
     device = device_of_start(start)
     plan, tested, fitted = agreed_plan(start, device, ranks)
-    link.record(Verdict(self_test=tested, fitted_rows=fitted))  # nothing private was opened: worker.attempt.verdicts
+    link.vouch(Verdict(self_test=tested, fitted_rows=fitted))  # nothing private was opened: worker.attempt.verdicts
     telemetry = Telemetry(
         link,
         start.mechanism,

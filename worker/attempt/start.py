@@ -14,11 +14,12 @@ from typing import Protocol, get_args
 from sqlalchemy.orm import Session
 
 from app.catalogue.graph_rows import models_root
+from app.db.database import Database
 from app.db.declared_version import declared
 from app.db.models import Job
 from app.ledger.block_accounts import read_by
 from app.ledger.transparency.heads import Heads
-from app.lifecycle.attempts import AttemptLog
+from app.lifecycle.attempt_records import Recorded
 from app.lifecycle.claims import Gone
 from app.lifecycle.coverage import covered_steps
 from app.lifecycle.study_states import has_one_mean, released_mean
@@ -165,21 +166,28 @@ class Machine:
 
 
 def start_message(
-    log: AttemptLog, settings: Settings, secrets: NoiseSecrets, inputs: Inputs, machine: Machine, output: Path
+    db: Database,
+    recorded: Recorded,
+    settings: Settings,
+    secrets: NoiseSecrets,
+    inputs: Inputs,
+    machine: Machine,
+    output: Path,
 ) -> messages.Start:
     """The job as the database describes it to a process; changes nothing.
 
     Args:
+        recorded: see `AttemptLog.recorded`.
         output: the folder of the attempt's files.
 
     Raises:
         PrivacyError: the noise secret of one of its segments was removed.
         DataDamagedError, StorageFull, Unavailable: see `Inputs.open`.
     """
-    job, blocks, released = log.recorded()
+    job, blocks, released = recorded
     keys = [(each, dict(secrets.keys(each))) for each in job.segments]
     spec = JobSpec.model_validate(job.spec)
-    with log.db.read() as session:
+    with db.read() as session:
         datasets = read_by(session, job)
         allowed = max(0, covered_steps(session, job) - job.steps_started)
         declaration = declared(session, job)

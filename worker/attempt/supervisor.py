@@ -178,7 +178,7 @@ class Supervised:
         self.saves = Checkpoints(settings, claim.job_id, claim.attempt, release(), self.secrets.checkpoint_key)
         self.saved: Saved | None = None
         self.segments: tuple[SaltedSteps, ...] = ()
-        self.digested = 0
+        self.digested, self.is_audited = 0, False
         self.told_to_stop, self.block_began = False, math.inf
         self.was_ready, self.was_slow, self.phase_began = False, False, tracing.wall()
 
@@ -219,6 +219,7 @@ class Supervised:
             if self.watch.ended is not None:  # the watch may have decided before a process existed
                 self.kill()
             verdict = Hearing(Verdicts(self.settings.home / FILE), start, self.fork_server.device)
+            self.is_audited = start.spec.audit is not None
             channel.send(start.model_copy(update={"self_tested": verdict.known}))
             while True:
                 if self.watch.told_at is not None:
@@ -334,14 +335,21 @@ class Supervised:
         self.log.fail("time-limit", TIME_LIMIT, Cause.TIME_LIMIT)
 
     def _block(self, channel: Channel, message: messages.BlockStart) -> bool | None:
-        """Records a block in advance; or asks for the state before it, by the clock or because this worker stops.
+        """Records a block in advance, with the digest of the state before it; or asks for that state, by the clock or
+        because this worker stops.
 
         Returns:
             False if the worker stops and the state is saved: the job is given back. Otherwise None.
         """
         self.watch.trains = True
-        stopping = STOPPING.is_set()
-        if self.saves.wants(message.first_step - 1, now=stopping):
+        stopping, step, digest = STOPPING.is_set(), message.first_step - 1, message.digest
+        saves = self.saves.wants(step, now=stopping)
+        if digest is not None:
+            self._time_block()
+            if saves or stopping:
+                self.log.record_digest(step, digest)
+            self.digested = step
+        if saves:
             self._answer(channel, messages.Save())
             return None
         if stopping:
@@ -350,7 +358,7 @@ class Supervised:
             self.log.gone("lost")
             return False
         self.block_began = time.monotonic()
-        granted = self.log.start_block(message.first_step, message.last_step)
+        granted = self.log.start_block(message.first_step, message.last_step, digest)
         self._answer(channel, messages.Go() if granted else messages.Stop())
         return None
 
@@ -423,7 +431,6 @@ class Supervised:
                 self._time_block()
                 self.log.record_digest(message.step, message.digest)
                 self.digested = message.step
-                self._answer(channel, messages.Written())
             case messages.Mismatch():
                 fresh = self._resalted(message.matched_step)
                 keys = dict(self.secrets.keys(fresh.segment))
@@ -441,7 +448,7 @@ class Supervised:
         artifacts = [self._published(each) for each in message.artifacts]
         canaries = (read_artifact(self.output, each) for each in message.artifacts if each.name == CANARIES_FILE)
         # It takes seconds, so while the lease is renewed.
-        audit = finding_of(self.log.recorded()[0], next(canaries, None))
+        audit = finding_of(self.log.recorded()[0], next(canaries, None)) if self.is_audited else None
         self.watch.stop()
         ranks = [Rank.model_validate(each, from_attributes=True) for each in message.ranks]
         self.log.succeed(artifacts, message.steps_effective, warnings, ranks, audit)
@@ -492,17 +499,19 @@ class Supervised:
         """Everything the attempt needs, from the current database."""
         secrets = self.secrets
         self.log.name_key(secrets.current)
-        job, blocks, _released = self.log.recorded()
+        recorded = self.log.recorded()
+        job, blocks, _released = recorded
         self.segments = tuple(job.segments)
         foreign = [each.from_step for each in job.segments if each.key_id not in secrets.by_id]
         if foreign:
             # Their noise secret was removed since: without its keys an identical replay is impossible.
             self._resalted(min(foreign) - 1)
+            recorded = self.log.recorded()
         digested = {
             salt: {each.last_step for each in blocks_of_salt if each.digest} for salt, blocks_of_salt in blocks.items()
         }
         self.saved = self.saves.find(self.segments, digested)
-        start = start_message(self.log, self.settings, secrets, self.inputs, self.machine, self.output)
+        start = start_message(self.log.db, recorded, self.settings, secrets, self.inputs, self.machine, self.output)
         start = start.model_copy(update={"saved": self.saved and self.saved.checkpoint})
         return start if self.machine.elsewhere is None else self.machine.elsewhere.placed(start)
 

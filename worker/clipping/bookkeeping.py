@@ -11,7 +11,7 @@ Source: Bu et al. 2023, "Differentially private optimization on large model at s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from core.errors import PrivacyError
 from worker.clipping.accumulators import ParameterAccumulator
-from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, traced
+from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, Sample, traced
 from worker.clipping.examined import ROWS as EXAMPLES
 from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, examine
 from worker.clipping.factors import pass_factors
@@ -223,20 +223,27 @@ class Bookkeeping(Generic[B]):
             add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, part.weights, self._scratch)
         return totals.finish(count), count
 
-    def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[B],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off, and
         all records have the same views."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._module), stilled(self._views):
             passes = passes_on(device_of(parameters), records, self._rows, self._dtype)
-            return traced(passes, partial(self._numbers, clip or self._clip))
+            return traced(passes, partial(self._numbers, clip or self._clip), sample)
 
-    def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
+    def _numbers(self, clip: Clip, piece: B) -> Iterator[Tensor]:
         losses, opened = self._run(piece)
-        tensors = [each for terms in opened.terms.values() for term in terms for each in term.tensors]
-        copies = [each.clone() for each in tensors]  # accumulators use scratch memory
-        norms = [part for accumulator in self._accumulators(opened, clip).values() for part in accumulator.squares()]
-        return [losses.detach(), *copies, *norms]
+        yield losses.detach()
+        for terms in opened.terms.values():  # copied before accumulators use scratch memory
+            yield from (each for term in terms for each in term.tensors)
+        for accumulator in self._accumulators(opened, clip).values():
+            yield from accumulator.squares()
 
     def _zeros(self, parameters: Parameters) -> Parameters:
         return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from worker.data.passes import Batch, Pass
+from worker.data.passes import Batch, Pass, moved
 from worker.models.base import Parameters
 
 ClippingKind = Literal["flat", "automatic", "per_layer"]
 AUTOMATIC_GAMMA = 0.01
 SMALLEST_NORM, LARGEST_NORM = 2.0**-40, 2.0**60  # of C, for sums in float32: no product can under- or overflow
+Sample = NDArray[np.int64] | None
 R = TypeVar("R")
 
 
@@ -63,11 +66,18 @@ class GradientEngine(Protocol):
         """
         ...
 
-    def trace(self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[Any],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """What the passes compute for each record, for the self-test: (n, …) each. Private if the records are.
 
         Args:
             clip: the clip whose norms are measured, if it differs from the engine's own.
+            sample: the numbers of the records that are returned, ascending; None: all.
         """
         ...
 
@@ -86,10 +96,21 @@ class CountingEngine(GradientEngine, Protocol):
         ...
 
 
-def traced(passes: Iterable[Pass[R]], numbers: Callable[[R], Sequence[Tensor]]) -> list[Tensor]:
+def traced(passes: Iterable[Pass[R]], numbers: Callable[[R], Iterable[Tensor]], sample: Sample = None) -> list[Tensor]:
     """`numbers` of each pass's records, (P, …) each, on the processor, over all passes and without empty rows. For
-    public records: their number shows."""
-    numbers_of = [[each.only(values).cpu() for values in numbers(each.records)] for each in passes]
+    public records: their number shows.
+
+    Args:
+        sample: see GradientEngine.trace. Each tensor is cut to them before the next one is made.
+    """
+    numbers_of, first = [], 0
+    for full in passes:
+        rows, part = len(full.present), full
+        if sample is not None:
+            in_sample = torch.from_numpy(np.isin(np.arange(first, first + rows), sample))
+            part = replace(full, present=full.present & moved(in_sample, full.present.device))
+        numbers_of.append([part.only(values).cpu() for values in numbers(full.records)])
+        first += rows
     return [torch.cat(each) for each in zip(*numbers_of, strict=True)]
 
 

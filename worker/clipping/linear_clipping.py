@@ -15,7 +15,16 @@ from torch import Tensor
 from core.errors import PrivacyError
 from core.privacy.numerics import SumType
 from worker.clipping.accumulators import at_least
-from worker.clipping.engine import LARGEST_NORM, SMALLEST_NORM, Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.engine import (
+    LARGEST_NORM,
+    SMALLEST_NORM,
+    Clip,
+    ClippingKind,
+    Sample,
+    clip_factors,
+    half_count,
+    traced,
+)
 from worker.clipping.residuals import Query, clipped_residuals
 from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, begin_pass, totals_for
 from worker.data.norms import ROUNDING, norm_bound, product_bound, root_bound
@@ -67,7 +76,13 @@ class LinearClipping:
         count = torch.zeros(1, dtype=torch.float64, device=device_of(parameters))
         return self._clipped_sum(parameters, records, clip, count), count
 
-    def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[FeatureRecords],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """See GradientEngine.trace."""
         by = clip or Clip(self.max_grad_norm)
 
@@ -85,7 +100,7 @@ class LinearClipping:
 
         with stilled(self.views):
             passes = passes_on(device_of(parameters), records, self.model.rows_per_pass, self.model.dtype)
-            return traced(passes, numbers)
+            return traced(passes, numbers, sample)
 
     def _clipped_sum(
         self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None, count: Tensor | None
@@ -187,7 +202,13 @@ class LinearGradient:
         passes.add_to(totals, weighted, getattr(torch, self.sums))
         return totals.finish()
 
-    def trace(self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[FeatureRecords],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
         return []  # public data: no guarantee depends on it
 

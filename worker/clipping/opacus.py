@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
-from worker.clipping.engine import Clip, ClippingKind, traced
+from worker.clipping.engine import Clip, ClippingKind, Sample, traced
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Dense
 from worker.clipping.totals import Grid, begin_pass, totals_for
@@ -73,12 +73,18 @@ class OpacusClipping(Generic[B]):
             add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, part.weights, self._scratch)
         return totals.finish(count), count
 
-    def trace(self, parameters: Parameters, records: Batch[B], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[B],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """Losses and norms; dropout is off, and all records have the same views."""
         fill_in(self._trainable, parameters)
         with without_dropout(self._wrapped), stilled(self._views):
             passes = passes_on(device_of(parameters), records, self._rows, self._dtype)
-            return traced(passes, partial(self._numbers, clip or self._clip))
+            return traced(passes, partial(self._numbers, clip or self._clip), sample)
 
     def _numbers(self, clip: Clip, piece: B) -> list[Tensor]:
         accumulators, losses = self._accumulators(piece, clip.divisors or {})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker.clipping.engine import Clip, ClippingKind, clip_factors, half_count, traced
+from worker.clipping.engine import Clip, ClippingKind, Sample, clip_factors, half_count, traced
 from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, totals_for
 from worker.data.norms import norm_bound, product_bound, root_bound
 from worker.data.passes import Batch
@@ -60,14 +60,21 @@ class RatingClipping:
             _add(totals, parameters, part.records, torch.where(factors > 0.0, residuals * factors, 0.0))
         return totals.finish(count), count
 
-    def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[RatingRecords],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """See GradientEngine.trace."""
         by = clip or Clip(self.max_grad_norm)
 
         def numbers(piece: RatingRecords) -> list[Tensor]:
             return [_residuals(self.model, parameters, piece), self._inputs(parameters, piece, by)]
 
-        return traced(passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64), numbers)
+        passes = passes_on(device_of(parameters), records, self.model.rows_per_pass, torch.float64)
+        return traced(passes, numbers, sample)
 
     def _inputs(self, parameters: Parameters, records: RatingRecords, by: Clip) -> Tensor:
         """Upper bounds of ‖g‖ / |r|."""
@@ -95,7 +102,13 @@ class RatingGradient:
             _add(totals, parameters, part.records, residuals * part.weights)
         return totals.finish()
 
-    def trace(self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[RatingRecords],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
         return []  # public data: no guarantee depends on it
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from core.errors import PrivacyError
 from worker.clipping.bookkeeping import refuse_mixing
-from worker.clipping.engine import AUTOMATIC_GAMMA, Clip, ClippingKind, traced
+from worker.clipping.engine import AUTOMATIC_GAMMA, Clip, ClippingKind, Sample, traced
 from worker.clipping.totals import Floats, FloatTotals, Grid, Totals, totals_for
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
@@ -105,12 +105,19 @@ class ZerothOrder:
                 totals.add(ALONG, torch.where(present, clipped, 0.0).sum()[None])
         return totals.finish()
 
-    def trace(self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None) -> list[Tensor]:
+    def trace(
+        self,
+        parameters: Parameters,
+        records: Batch[Any],
+        clip: Clip | None = None,
+        sample: Sample = None,
+    ) -> list[Tensor]:
         """The losses on one side, the slopes, and the losses on the other side."""
         with torch.no_grad():
             plus, minus = (self._shown(parameters, records, by) for by in (self._slope.phi, -self._slope.phi))
         slopes = self._slope.measured(plus, minus)
-        return [plus, slopes, self._slope.clipped(slopes, self._slope.max_grad_norm), minus]
+        numbers = [plus, slopes, self._slope.clipped(slopes, self._slope.max_grad_norm), minus]
+        return numbers if sample is None else [each[sample] for each in numbers]
 
     def _totals(self, device: torch.device, by: Clip) -> Totals:
         along = {ALONG: torch.zeros(1, dtype=torch.float64, device=device)}

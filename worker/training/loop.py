@@ -205,6 +205,7 @@ class Training:
         self._matched = Matched(position.step, position_kept)
         self._telemetry.digest(position.step, digest)
         if self._plan.public and position.step > 0:
+            self._telemetry.flush()
             loss = public_training_loss(self._plan.model, position.parameters, self._batches.train)
             self._note(self._telemetry.public_metric(position.step, loss, "train"), "metric-not-finite")
         if position.step in self._plan.evaluation_steps and position.step < self._replay.end:
@@ -247,6 +248,7 @@ class Training:
     def _evaluate(self, position: Position, parameters: Parameters) -> None:
         """Scores the model: exactly on public data, else by a noisy sum that is still paid for. Also releases C."""
         plan, step = self._plan, position.step
+        self._telemetry.flush()
         if plan.ranks.rank > 0:  # rank 0 alone releases; a score changes no later step
             return
         if position.norm is not None:

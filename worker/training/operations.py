@@ -164,6 +164,7 @@ _ADDS = "a sum over rows by design, one after the other"
 _COPIES = "it copies rows, or hands over memory, and computes nothing of them"
 _PUBLIC = "of public numbers, weights or keys alone"
 OWN: Mapping[str, str] = {
+    "clipping/engine.py: traced": _PUBLIC,
     "clipping/accumulators.py: ParameterAccumulator._one_position": _ROW,
     "clipping/factors.py: _compiled": _ROW,
     "clipping/residuals.py: clipped_residuals": _ROW,

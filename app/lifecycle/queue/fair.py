@@ -38,7 +38,7 @@ from app.lifecycle.queue import fronts
 from app.lifecycle.queue.fronts import ROOM_FOR_ONE, Able, Candidate, Fronts
 from app.lifecycle.queue.room import Grants, Need, OwnDevice, Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns, note_turn, rounds, wait_in_line
-from app.lifecycle.states import IS_DUE, NEEDS_GPU, PROCESSES, in_work
+from app.lifecycle.states import IS_DUE, in_queue, in_work, lanes
 from core.contracts.runtime import StoredRuntime
 
 # By data set first: an index has both columns.
@@ -170,14 +170,13 @@ def _hold_within(session: Session, job: SimpleNamespace, dataset_id: str, entrie
 def size_that_waits(db: Database, free: int, limit: int) -> int | None:
     """How many ranks on processors the oldest job asks for that waits for more than are free, and for no more than
     `limit`."""
-    sizes = [str(ranks) for ranks in range(free + 1, limit + 1)]
-    if not sizes:
+    larger = lanes("cpu", limit)[free:]
+    if not larger:
         return None
-    waits = (Job.status == "queued", Job.study.is_(None), Job.device.is_(None), ~NEEDS_GPU, IS_DUE)
-    query = select(PROCESSES).where(*waits, PROCESSES.in_(sizes)).order_by(Job.created_at).limit(1)
+    query = select(Job.lane).where(*in_queue(Job), IS_DUE, Job.lane.in_(larger)).order_by(Job.created_at).limit(1)
     with db.read() as session:
-        size = session.scalar(query)
-    return None if size is None else int(size)
+        lane = session.scalar(query)
+    return None if lane is None else free + 1 + larger.index(lane)
 
 
 def next_job(

@@ -1,8 +1,9 @@
-"""Reads the front of the queue: of each key with queued jobs on a data set, the first one that a worker may take.
+"""Reads the front of the queue: of each key with queued jobs on a data set, the first ones that a worker may take.
 
-One statement, built once for each shape of worker. It steps through the queue's index from one line to the next, and
-reads the first jobs of each, and those before them that this worker may not take, however many wait behind. With each
-job come the limit, the weights and the last claims that decide whose turn it is.
+One statement, built once for each shape of worker. A line has a key's jobs on a data set in one lane: all ask for the
+same device and ranks. The statement steps through the queue's index from line to line. Where the worker serves the
+lane it reads the first job, and those before it that wait after a crash, for a release or for a record. With
+each job come the limit, the weights and the last claims that decide whose turn it is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     CTE,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     exists,
     false,
     func,
+    literal_column,
     or_,
     select,
     true,
@@ -35,18 +37,18 @@ from sqlalchemy import (
 from sqlalchemy.orm import aliased
 
 from app.db.clock import Ago
-from app.db.json_parts import Priority
 from app.db.models import ApiKey, ClaimTurn, Dataset, Job, LedgerEntry, Worker
 from app.db.trip import Reply, Trip
 from app.lifecycle.queue.presence import LEASE_S
 from app.lifecycle.queue.room import Room
 from app.lifecycle.queue.turns import Pair, Turn, Turns
-from app.lifecycle.states import IN_ORDER, IS_DUE, NEEDS_GPU, PROCESSES, among, due_for, in_queue
+from app.lifecycle.states import IN_ORDER, IS_DUE, NEEDS_GPU, among, due_for, in_queue, lanes
 from core.contracts.devices import Kind
 
 PATIENCE = 20  # leases that a job waits at least for the release that began it
 EVERY_KEY = ""  # in place of a key: the latest claim of an owner's keys
 ROOM_FOR_ONE = Room(1)
+ONE = literal_column("1", Integer)  # PostgreSQL plans for a tenth of all rows where the limit is a parameter
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,14 @@ class Able:
     room: Room = ROOM_FOR_ONE
     full: frozenset[str] = frozenset()
 
-    def condition(self) -> ColumnElement[bool]:
-        """The condition that the worker may run a job."""
-        on_gpus = and_(NEEDS_GPU, self._up_to("cuda", self.room.gpus))
-        return or_(on_gpus, and_(~NEEDS_GPU, self._up_to("cpu", self.room.ranks)))
-
-    def _up_to(self, kind: Kind, limit: int) -> ColumnElement[bool]:
-        if limit == 0 or kind in self.full:
-            return false()
-        return among(PROCESSES, "auto", *map(str, range(1, limit + 1))) | Job.device.is_not(None)
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes whose jobs it takes."""
+        limits: dict[Kind, int] = {"cpu": self.room.ranks, "cuda": self.room.gpus}
+        return [lane for kind, limit in limits.items() if kind not in self.full for lane in lanes(kind, limit)]
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """The first queued job of a key on an owner's data."""
 
     owner: str
@@ -157,21 +154,25 @@ def _parameters(name: str, count: int) -> list[BindParameter[str]]:
 
 
 def _lines() -> CTE:
-    """The keys with queued jobs, and on which data sets: a look-up of the queue's index for each line."""
+    """The keys with queued jobs, on which data sets and in which lanes: a few look-ups of the queue's index for each
+    line."""
     job, later = aliased(Job), aliased(Job)
     queued = in_queue(later)
-    line = (later.key_id, later.dataset_id)
+    line, parts = (later.key_id, later.dataset_id, later.lane), (job.key_id, job.dataset_id, job.lane)
 
     def first(*conditions: ColumnElement[bool]) -> Select[str]:
-        return select(later.id).where(*queued, *conditions).order_by(*line).limit(1)
+        return select(later.id).where(*queued, *conditions).order_by(*line).limit(ONE)
 
-    begins = select(job.key_id, job.dataset_id).where(job.id == first().scalar_subquery())
-    lines = begins.cte("lines", recursive=True)
-    # SQLite would pass over a whole line to compare both columns at once.
-    same = first(later.key_id == lines.c.key_id, later.dataset_id > lines.c.dataset_id)
-    other = first(later.key_id > lines.c.key_id)
-    following = func.coalesce(*(each.correlate(lines).scalar_subquery() for each in (same, other)))
-    return lines.union_all(select(job.key_id, job.dataset_id).select_from(lines).join(job, job.id == following))
+    lines = select(*parts).where(job.id == first().scalar_subquery()).cte("lines", recursive=True)
+    of_key, of_data_set = later.key_id == lines.c.key_id, later.dataset_id == lines.c.dataset_id
+    # SQLite would pass over a whole line to compare the columns at once.
+    nearest = (
+        first(of_key, of_data_set, later.lane > lines.c.lane),
+        first(of_key, later.dataset_id > lines.c.dataset_id),
+        first(later.key_id > lines.c.key_id),
+    )
+    following = func.coalesce(*(each.correlate(lines).scalar_subquery() for each in nearest))
+    return lines.union_all(select(*parts).select_from(lines).join(job, job.id == following))
 
 
 # Built once: an alias has a column for each of a job's.
@@ -188,20 +189,22 @@ def _front(able: Able, passed: int, behind: int) -> Select[Any]:
     """
     skipped = [Job.id.not_in(_parameters("passed", passed))] if passed else []
     # PostgreSQL takes plain conditions for rarely true, and would sort a whole line. Of a CASE it knows nothing.
-    may = case((and_(IS_DUE, able.condition(), _of_release(), *skipped, ~_pays_on(behind)), true()), else_=false())
+    may = case((and_(IS_DUE, _of_release(), *skipped, ~_pays_on(behind)), true()), else_=false())
+    of_line = (Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, Job.lane == LINES.c.lane)
     first = (
         select(Job.id)
-        .where(Job.key_id == LINES.c.key_id, Job.dataset_id == LINES.c.dataset_id, *in_queue(Job), may)
+        .where(*of_line, *in_queue(Job), may)
         .order_by(*IN_ORDER)
-        .limit(1)
+        .limit(ONE)
         .correlate(LINES)
         .scalar_subquery()
     )
-    firsts = select(first.label("id")).select_from(LINES).cte("firsts")
+    serves = among(LINES.c.lane, *able.lanes) if able.lanes else false()
+    firsts = select(case((serves, first)).label("id")).select_from(LINES).cte("firsts")
     heads = (
         select(
             *(Dataset.owner_key.label("owner"), FIRST.key_id.label("key"), FIRST.dataset_id, FIRST.id.label("job_id")),
-            *(FIRST.created_at, FIRST.parent_id.label("study"), Priority(FIRST.spec).label("priority")),
+            *(FIRST.created_at, FIRST.parent_id.label("study"), FIRST.priority),
         )
         .select_from(firsts)
         .join(FIRST, FIRST.id == firsts.c.id)

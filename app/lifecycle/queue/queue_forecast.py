@@ -25,7 +25,7 @@ from app.lifecycle.queue.fair import fairest, limits_and_weights
 from app.lifecycle.queue.fronts import Candidate
 from app.lifecycle.queue.presence import BEGINS
 from app.lifecycle.queue.turns import Pair, Turn, Turns, turns_of
-from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU, PRIORITY
+from app.lifecycle.states import ACTIVE, IS_DUE, NEEDS_GPU
 from core.contracts.devices import Device
 from core.contracts.job_spec import JobSpec
 from core.ids import now
@@ -126,7 +126,7 @@ def ahead_of(session: Session, key_id: str, owner: str, spec: JobSpec, lease_s: 
     like = true() if all(gpus.values()) else NEEDS_GPU if on_gpus else ~NEEDS_GPU
     pair = (Dataset.owner_key, Job.key_id)
     # Jobs of the same key with a lower priority come after it.
-    preferred = (Job.key_id == key_id) & (Dataset.owner_key == owner) & (spec.priority > PRIORITY)
+    preferred = (Job.key_id == key_id) & (Dataset.owner_key == owner) & (spec.priority > Job.priority)
     counts = (func.sum(case((preferred, 0), else_=1)), func.min(Job.created_at))
     runs = select(*pair).join(Dataset, Dataset.id == Job.dataset_id).where(Job.study.is_(None))
     waiting = session.execute(

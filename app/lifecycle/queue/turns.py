@@ -9,8 +9,8 @@ others. The earliest start is next; of equal ones the one with the oldest turn.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from sqlalchemy import Insert, bindparam, func, literal_column, select, true
 from sqlalchemy.orm import Session
@@ -32,8 +32,7 @@ NEXT_IN_LINE = select(
 )
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """The last claim of a pair: its number among all claims, and its starts among the owners and the owner's keys."""
 
     number: int
