@@ -2,10 +2,10 @@
 
     supervisor → child                          child → supervisor
     start   the whole job, once                 verdict    the self-test's verdict; the answer is written
-                                                ready      the data are loaded and checked
-    written the digest is recorded              digest     the state at step 0 and at the end of every block;
-                                                           the answer is written or stop
-    go      the block is recorded in advance    block      about to start these steps; the answer is go, save or stop
+    written the verdict is recorded             ready      the data are loaded and checked
+    go      the block is recorded in advance    block      about to start these steps, with the digest of the state
+                                                           before; the answer is go, save or stop
+                                                digest     that of step 0 or of a block's end, if no block comes next
     save    the state before the block first    checkpoint the state, asked for by save; pieces follow, the last empty
     piece   of the state of an earlier attempt  piece, more    of the state that is saved; the answer is a piece
     stop    cancelled: end now (at any time)    mismatch   a replay differs from its record; the answer is resalt
@@ -454,6 +454,12 @@ class BlockStart(Document):
     first_step: Annotated[int, Field(ge=1)]
     last_step: Annotated[int, Field(ge=1)]
     digest: Sha256Hex | None = None
+
+    @model_validator(mode="after")
+    def _is_forward(self) -> BlockStart:
+        if self.last_step < self.first_step:
+            raise ValueError("a block must not end before it begins")
+        return self
 
 
 class Digest(Document):

@@ -72,7 +72,7 @@ def upgrade() -> None:
     for statement in _triggers(kind):
         op.execute(statement)
     op.drop_index("ix_jobs_queue", "jobs")
-    columns = "key_id, dataset_id, lane, priority DESC, created_at, id, lease_until, lease_clock"
+    columns = "key_id, dataset_id, lane, priority DESC, created_at, id"
     op.execute(f"CREATE INDEX ix_jobs_queue ON jobs ({columns}) {QUEUED}")
 
 

@@ -554,12 +554,12 @@ _index_of_some(
 _index_of_some(
     Egress, "ix_egresses_open", "asked_at", condition="made_at IS NULL AND problem IS NULL AND deleted_at IS NULL"
 )
-# Claims: the first job of each key on a data set in a lane, and the next line that waits. The last columns tell which
-# jobs are due.
+# Claims: the first job of each key on a data set in a lane, and the next line that waits. Without the lease: PostgreSQL
+# would write all of a job's indexes at each renewal.
 _index_of_some(
     Job,
     "ix_jobs_queue",
-    *("key_id", "dataset_id", "lane", "priority DESC", "created_at", "id", "lease_until", "lease_clock"),
+    *("key_id", "dataset_id", "lane", "priority DESC", "created_at", "id"),
     condition="NOT (status <> 'queued') AND study IS NULL",
 )
 # Who runs how many: read by each claim.

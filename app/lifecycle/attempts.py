@@ -84,6 +84,18 @@ class AttemptLog:
     def _ran_s(self) -> float | None:
         return None if self._ran_before is None else self._ran_before + time.monotonic() - self._began
 
+    @contextmanager
+    def _recording(self) -> Iterator[Session]:
+        """A transaction while the attempt runs. What it tells counts once it is committed."""
+        with self._lock:
+            news = self._news
+            try:
+                with self.db.write(urgent=True) as session:
+                    yield session
+            except BaseException:
+                self._news = news
+                raise
+
     def _fenced(self, session: Session) -> Job:
         job = fence(session, self.held, self.lease_s, self._ran_s)
         if self._is_private is None:
@@ -92,10 +104,17 @@ class AttemptLog:
         return job
 
     def _fenced_alone(self, session: Session) -> Row[Any]:
-        """As `_fenced`, without the job's documents."""
+        """As `_fenced`, without the job's documents.
+
+        Raises:
+            TransientError: the database was set back since the attempt wrote to it.
+        """
         if self._is_private is None:
             self._fenced(session)
-        return fence_alone(session, self.held, self.lease_s, self._ran_s)
+        job = fence_alone(session, self.held, self.lease_s, self._ran_s)
+        if self._mark is not None and job.steps_started < self._mark.steps_started:
+            raise TransientError("the database has forgotten steps of this attempt: a backup was restored")
+        return job
 
     @contextmanager
     def _ending(self) -> Iterator[tuple[Session, Job]]:
@@ -231,7 +250,7 @@ class AttemptLog:
             session.execute(update(Attempt).where(*mine).values(device=device))
             append_event(session, job.id, "ready", ready_event)
 
-        with self._lock, self.db.write(urgent=True) as session:
+        with self._recording() as session:
             job = self._fenced(session)
             if job.device is None:
                 job.device, job.fitted_rows = device, fitted_rows
@@ -258,13 +277,11 @@ class AttemptLog:
             PrivacyError: more steps would start than the job's hold covers; or as `record_digest`.
             TransientError: the mark cannot be written, or the database was set back meanwhile.
         """
-        with self._lock, self.db.write(urgent=True) as session:
+        with self._recording() as session:
             job = self._fenced_alone(session)
             mark = self._mark
             if digest is not None:
                 mark = self._digested(session, job, first_step - 1, digest)
-            if mark is not None and job.steps_started < mark.steps_started:
-                raise TransientError("the database has forgotten steps of this attempt: a backup was restored")
             is_stopping = self._is_stopping if self._waits else job.status in STOPPING
             if not is_stopping:
                 steps = first_step, last_step
@@ -280,8 +297,9 @@ class AttemptLog:
 
         Raises:
             PrivacyError: another digest is recorded for that step and salt; the child should have noticed it.
+            TransientError: the database was set back meanwhile.
         """
-        with self._lock, self.db.write(urgent=True) as session:
+        with self._recording() as session:
             job = self._fenced_alone(session)
             mark = self._digested(session, job, step, digest)
         self._mark = mark
@@ -295,7 +313,7 @@ class AttemptLog:
 
     def require_held(self) -> None:
         """Proves that this attempt still holds the job, before it writes what is not in the database."""
-        with self._lock, self.db.write(urgent=True) as session:
+        with self._recording() as session:
             self._fenced(session)
 
     def saved(self) -> None:
@@ -315,7 +333,7 @@ class AttemptLog:
 
         Steps under the new salt are charged again, out of the same hold: at most `allowed_steps` of them.
         """
-        with self._lock, self.db.write(urgent=True) as session:
+        with self._recording() as session:
             job = self._fenced(session)
             segment = SaltedSteps(from_step=matched_step + 1, salt=secrets.token_hex(32), key_id=key_id)
             job.segments = (*(each for each in job.segments if each.from_step <= matched_step), segment)
@@ -348,7 +366,7 @@ class AttemptLog:
                     _check_declared(mechanism, number, {each.name for each in parts}, count)
             if self._mark is not None:
                 self._note(self._mark.with_released(numbers))
-            with self.db.write(urgent=True) as session:
+            with self._recording() as session:
                 job = self._fenced(session)
                 self._tell(session, f"{prefix}{number.step}", lambda session, job: release(session, job, numbers))
 

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import event, inspect, select, update
 
 from app.db.database import Database
 from app.db.models import Account, Attempt, Job, Metric
 from app.lifecycle.cadence import Cadence
-from app.lifecycle.claims import Claim, claim
+from app.lifecycle.claims import LEASE, Claim, claim
 from app.lifecycle.settle import settlement_of
 from app.lifecycle.sweeper import expire_all_leases, reap_expired
 from app.lifecycle.wakeups import unclaimed
@@ -82,6 +82,12 @@ def test_a_block_is_one_transaction_of_six_statements(db: Database, submit: Subm
     own = [statement.split()[0] for statement in said if not statement.startswith("BEGIN")]
     assert own == ["UPDATE", "SELECT", "UPDATE", "SELECT", "UPDATE", "INSERT"]
     assert not any("mechanism" in statement for statement in said)
+
+
+def test_a_lease_s_renewal_and_a_block_s_start_change_no_index(db: Database) -> None:
+    """PostgreSQL then writes the row alone; else an entry in each of the table's indexes, at each block."""
+    indexed = {column for index in inspect(db.engine).get_indexes("jobs") for column in index["column_names"]}
+    assert not indexed & {*LEASE, "steps_started", "step", "events"}
 
 
 @pytest.mark.parametrize("digest", [DIGEST, "cd" * 32])

@@ -120,6 +120,19 @@ def test_an_end_waits_for_it_too_and_tells_the_rest_before(
     assert balances(db, job_id)[2:] == ((0, held) if how == "gone" else (held, 0)), "the score is on the bill"
 
 
+def test_a_step_is_not_news_if_its_digest_was_not_recorded(db: Database, submit: Submit, clock: Clock) -> None:
+    """The next block was refused, in the transaction that would have recorded it."""
+    job_id = submit()
+    log = attempt(db, job_id, clock)
+    steps = job_row(db, job_id).steps
+    assert log.start_block(1, steps)
+    with pytest.raises(PrivacyError, match="covers"):
+        log.start_block(steps + 1, steps + 1, DIGEST)
+    log.fail("privacy-invariant", "a test")
+    (only,) = log.recorded()[1].values()
+    assert only[0].digest is None and seen(db, job_id)[0] == 0 and "progress" not in seen(db, job_id)[1]
+
+
 def test_what_nobody_saw_before_a_crash_is_not_charged(db: Database, submit: Submit, clock: Clock) -> None:
     job_id = submit()
     log = attempt(db, job_id, clock)

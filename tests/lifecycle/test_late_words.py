@@ -38,8 +38,9 @@ def say(**said):
     connection.sendall(json.dumps(said).encode() + b"\\n")
 folder = Path(json.loads(answers.readline())["output_dir"])
 say(kind="ready", device="cpu", numerics=ready)
-say(kind="block", first_step=1, last_step=10)
+say(kind="block", first_step=1, last_step=10, digest="ab" * 32)
 assert "go" in answers.readline()
+say(kind="digest", step=10, digest="ab" * 32)
 model = folder / "model.safetensors"
 model.write_bytes(b"weights")
 if last.get("kind") == "finished":

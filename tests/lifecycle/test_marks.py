@@ -651,16 +651,16 @@ def test_a_trial_that_a_restore_forgot_is_charged_when_another_ends_its_study(wo
         assert accounts.find(session, dataset, f"settle:{second}") is not None, "its draw"
 
 
-def test_a_live_attempt_notices_that_the_database_was_set_back(world: World) -> None:
-    _, job = admitted(world)
-    log = begun(world, job)
+@pytest.mark.parametrize("words", [(STEPS, "ab" * 32), (STEPS + 1, STEPS + 10), (STEPS + 1, STEPS + 10, "ab" * 32)])
+def test_a_live_attempt_notices_that_the_database_was_set_back(world: World, words: Any) -> None:
+    log = begun(world, job := admitted(world)[1])
     run(log, 1, 10)
     backup = world.backup()
     run(log, 11, STEPS)
     world.restore(backup)
     log.db = world.db
     with pytest.raises(TransientError, match="a backup was restored"):
-        log.start_block(STEPS + 1, STEPS + 10)
+        (log.record_digest if words[0] == STEPS else log.start_block)(*words)
     log.gone("lost")
     row = job_row(world.db, job)
     assert (row.status, row.steps_started, len(row.segments)) == ("queued", STEPS, 2)

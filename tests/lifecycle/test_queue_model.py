@@ -142,6 +142,36 @@ def test_claims_are_those_of_a_serial_model(db: Database, seed: int) -> None:
     assert model.claims > 30 and len(Counter(model.last)) > 10
 
 
+@pytest.mark.parametrize(
+    ("spec", "device", "waits"),
+    [
+        ({"runtime": {"device": "cuda", "processes": 4}, "priority": -3}, None, ("cuda:4", -3)),
+        ({"runtime": {"device": "cuda", "processes": 4}}, "cuda", ("cuda:1", 0)),
+        ({"runtime": {"device": "cuda", "processes": 4}}, "cpu", ("cpu:1", 0)),
+        ({"runtime": {"device": "auto", "processes": "auto"}, "priority": 7}, None, ("cpu:1", 7)),
+        ({"runtime": {"device": "auto", "processes": 2}}, "cuda", ("cuda:1", 0)),
+        ({"runtime": {}, "priority": None}, None, ("cpu:1", 0)),
+        ({}, None, ("cpu:1", 0)),
+    ],
+)
+def test_a_job_s_lane_follows_what_is_written(
+    db: Database, spec: dict[str, Any], device: str | None, waits: tuple[str, int]
+) -> None:
+    """Whoever writes it, first or later: a process of the last release names neither column."""
+    dataset = add_dataset(db)
+    with db.write() as session:
+        first = add_job(session, dataset, key_id=add_key(session, "analyst"))
+        row = dict(session.execute(select(JOBS).where(JOBS.c.id == first)).mappings().one())
+        del row["lane"], row["priority"]
+        added = row | {"id": "job_2", "idempotency_key": "2", "spec": spec, "device": device}
+        session.execute(insert(JOBS), added)
+        session.execute(update(JOBS).where(JOBS.c.id == first).values(spec=spec))
+        session.execute(update(JOBS).where(JOBS.c.id == first).values(device=device, status="paused"))
+        session.execute(update(JOBS).where(JOBS.c.id == first).values(status="queued"))
+        lanes = session.execute(select(JOBS.c.lane, JOBS.c.priority)).all()
+    assert [tuple(each) for each in lanes] == [waits, waits]
+
+
 def test_a_claim_builds_no_statement(db: Database) -> None:
     dataset = add_dataset(db)
     with db.write() as session:

@@ -178,7 +178,7 @@ class Supervised:
         self.saves = Checkpoints(settings, claim.job_id, claim.attempt, release(), self.secrets.checkpoint_key)
         self.saved: Saved | None = None
         self.segments: tuple[SaltedSteps, ...] = ()
-        self.digested, self.is_audited = 0, False
+        self.digested, self.is_audited = -1, False  # the last step whose digest is recorded; -1: of no state
         self.told_to_stop, self.block_began = False, math.inf
         self.was_ready, self.was_slow, self.phase_began = False, False, tracing.wall()
 
@@ -349,6 +349,7 @@ class Supervised:
             if saves or stopping:
                 self.log.record_digest(step, digest)
             self.digested = step
+        self._require_digested(step)
         if saves:
             self._answer(channel, messages.Save())
             return None
@@ -432,16 +433,19 @@ class Supervised:
                 self.log.record_digest(message.step, message.digest)
                 self.digested = message.step
             case messages.Mismatch():
+                self._require_digested(message.matched_step)
                 fresh = self._resalted(message.matched_step)
                 keys = dict(self.secrets.keys(fresh.segment))
                 first = fresh.segment.from_step
                 self._answer(channel, messages.Resalt(from_step=first, allowed_steps=fresh.allowed_steps, **keys))
             case messages.MetricValue():
+                self._require_digested(message.step)
                 parts = [Part(name=each.name, value=each.value, std=each.std) for each in message.parts]
                 self.log.record_metric(Number(**message.model_dump(exclude={"kind", "parts"})), parts)
 
     def _finished(self, message: messages.Finished) -> bool:
         """Publishes the artifacts, and ends the job."""
+        self._require_digested(message.steps_effective)
         tracing.past("train", {"steps": message.steps_effective}, self.phase_began)
         self._wait()
         warnings = [WARNINGS[code] for code in message.warnings]
@@ -464,6 +468,11 @@ class Supervised:
         """Raises ProtocolError unless it was told to stop: its job would be queued, and stop again, for ever."""
         if not (self.told_to_stop or self.watch.told_at is not None):
             raise messages.ProtocolError("it stopped without being told to")
+
+    def _require_digested(self, step: int) -> None:
+        """Raises ProtocolError unless the process has sent the digest of the state after `step`, and no later one."""
+        if step != self.digested:
+            raise messages.ProtocolError("a state whose digest is not recorded")
 
     def _text(self, message: messages.Failed) -> str:
         """The failure's fixed text, with the refused part of a public model: checked before any record is read."""
