@@ -224,11 +224,7 @@ class Bookkeeping(Generic[B]):
         return totals.finish(count), count
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[B],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[B], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """Losses, the layers' inputs, the gradients at their outputs, and norms; dropout is off, and
         all records have the same views."""

@@ -67,11 +67,7 @@ class GradientEngine(Protocol):
         ...
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[Any],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """What the passes compute for each record, for the self-test: (n, …) each. Private if the records are.
 

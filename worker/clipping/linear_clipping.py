@@ -77,11 +77,7 @@ class LinearClipping:
         return self._clipped_sum(parameters, records, clip, count), count
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[FeatureRecords],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """See GradientEngine.trace."""
         by = clip or Clip(self.max_grad_norm)
@@ -203,11 +199,7 @@ class LinearGradient:
         return totals.finish()
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[FeatureRecords],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[FeatureRecords], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
         return []  # public data: no guarantee depends on it

@@ -74,11 +74,7 @@ class OpacusClipping(Generic[B]):
         return totals.finish(count), count
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[B],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[B], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """Losses and norms; dropout is off, and all records have the same views."""
         fill_in(self._trainable, parameters)

@@ -61,11 +61,7 @@ class PlainGradient(Generic[B]):
         return totals.finish()
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[B],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[B], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
         return []  # public data: no guarantee depends on it

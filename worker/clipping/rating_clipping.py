@@ -61,11 +61,7 @@ class RatingClipping:
         return totals.finish(count), count
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[RatingRecords],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """See GradientEngine.trace."""
         by = clip or Clip(self.max_grad_norm)
@@ -103,11 +99,7 @@ class RatingGradient:
         return totals.finish()
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[RatingRecords],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[RatingRecords], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """Empty: the self-test does not run on public data."""
         return []  # public data: no guarantee depends on it

@@ -106,11 +106,7 @@ class ZerothOrder:
         return totals.finish()
 
     def trace(
-        self,
-        parameters: Parameters,
-        records: Batch[Any],
-        clip: Clip | None = None,
-        sample: Sample = None,
+        self, parameters: Parameters, records: Batch[Any], clip: Clip | None = None, sample: Sample = None
     ) -> list[Tensor]:
         """The losses on one side, the slopes, and the losses on the other side."""
         with torch.no_grad():
