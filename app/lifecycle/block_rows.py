@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.models import Block, Job, table_of
 from app.db.statement_batch import Values
+from app.lifecycle.coverage import covered
 from core.contracts.stored_documents import SaltedSteps
 from core.errors import PrivacyError
 from core.privacy.mechanism import TrainingMechanism
@@ -58,9 +59,7 @@ def start(
     recorded = connection.execute(STARTED, block).one()
     new = max(0, last - max(recorded.last, first - 1))
     started = job.steps_started + new
-    # See coverage.covered_steps.
-    covered = job.steps_started + job.steps if training is None else training.covers(len(salts) + recorded.others)
-    if new and started > covered:
+    if new and started > covered(job, training, len(salts) + recorded.others):
         raise PrivacyError("this block would start more steps than the job's hold covers")
     if new:
         connection.execute(COUNT_STEPS, {"job": job.id, "started": started})

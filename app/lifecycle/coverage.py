@@ -7,7 +7,9 @@ every step is counted as the most expensive. If units take part in turn, each re
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, select
+from typing import Any
+
+from sqlalchemy import Row, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.db.models import Block, Job
@@ -18,13 +20,19 @@ SALTS = select(Block.salt).where(Block.job_id == bindparam("job"), Block.last_st
 
 
 def covered_steps(session: Session, job: Job) -> int:
-    """Returns how many steps may start in total, repeated ones included.
+    """Returns how many steps may start in total, repeated ones included."""
+    training = training_of(job)
+    return covered(job, training, 0 if training is None else _segments(session, job))
+
+
+def covered(job: Job | Row[Any], training: TrainingMechanism | None, segments: int) -> int:
+    """Returns the same of a job whose mechanism and number of salts are known.
 
     A job without privacy pays for none, so it may always repeat all of them: on another machine, or on fewer processes,
     its sums round otherwise, and it begins again.
     """
-    training = training_of(job)
-    return job.steps_started + job.steps if training is None else training.covers(_segments(session, job))
+    steps: int = job.steps_started + job.steps if training is None else training.covers(segments)
+    return steps
 
 
 def training_of(job: Job) -> TrainingMechanism | None:
