@@ -47,13 +47,14 @@ def ring(size: int, piece_bytes: int = PIECE_BYTES) -> Sequence[Ends]:
 
 
 def _carry(source: socket.socket, target: socket.socket) -> None:
-    """As worker.cluster.links.Bridge: whatever ended it, the next rank hears nothing more."""
+    """As worker.cluster.links.Bridge: whatever ended it, the next rank hears nothing more, and this one is cut off."""
     with source, target:
         with suppress(OSError):
             while said := source.recv(1 << 16):
                 target.sendall(said)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_WR)
+        for end, way in ((source, socket.SHUT_RDWR), (target, socket.SHUT_WR)):
+            with suppress(OSError):
+                end.shutdown(way)
 
 
 def aside(work: Callable[[], R]) -> Callable[[], R]:

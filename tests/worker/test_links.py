@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -41,7 +42,7 @@ def test_a_message_arrives_whole_and_by_purpose(ports: list[Port]) -> None:
         assert found[RING].version() == "TLSv1.3"
         for each in (ring, found[RING]):  # whoever waits for a machine that is gone without a word learns of it
             assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == links.SILENT_S * 1000
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < links.SILENT_S
         assert receive_whole(found[START]) == SECRET
 
 
@@ -179,6 +180,37 @@ def test_a_ring_over_bridges_adds_up_and_an_end_reaches_all(ports: list[Port]) -
 
     ends = [aside(partial(rank, number)) for number in range(size)]
     assert [end() for end in ends] == [True] * size
+
+
+def test_who_only_sends_hears_that_the_next_rank_is_gone(ports: list[Port]) -> None:
+    """It waits for room to say more, and nobody makes room any more."""
+    bridge = Bridge(ports[0], ports[1].address)
+    ports[1].accept({RING: ports[0].address})[RING].close()
+    ranks = RingRanks(0, len(ports), bridge.inner)
+
+    def speak() -> None:
+        while True:
+            ranks.from_rank(0, torch.zeros(10_000_000))
+
+    with pytest.raises(RanksError):
+        aside(speak)()
+    ranks.close()
+    bridge.finish(PATIENCE_S)
+
+
+def test_a_rank_that_is_slow_to_hear_is_not_gone(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine answers: a step that takes minutes, or a network full for as long, ends nothing."""
+    monkeypatch.setattr(links, "SILENT_S", 4)
+    accepted = aside(lambda: ports[1].accept({START: ports[0].address}))
+    said, heard = 2**25, bytearray()
+    with ports[0].connect(ports[1].address, START) as out, accepted()[START] as into:
+        sent = aside(lambda: out.sendall(bytes(said)))
+        time.sleep(6.0)
+        while len(heard) < said:
+            chunk = into.recv(links.CHUNK)
+            assert chunk
+            heard += chunk
+        sent()
 
 
 def test_a_key_is_in_no_file_and_each_rank_has_its_own(ports: list[Port]) -> None:

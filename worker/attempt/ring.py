@@ -79,15 +79,17 @@ class RingRanks(Collective):
             RanksError: a rank is gone.
         """
         out, into = _bytes_of(sent), _bytes_of(received)
+        poll = select.poll()  # it tells of an end that came to whoever only sends; select does not
         try:
             while out or into:
-                able = select.select([self._link] if into else [], [self._link] if out else [], [])
-                if able[0]:
+                poll.register(self._link, (select.POLLIN if into else 0) | (select.POLLOUT if out else 0))
+                able = poll.poll()[0][1]
+                if into and able & ~select.POLLOUT:
                     count = self._link.recv_into(into)
                     if not count:
                         raise RanksError(GONE)
                     into = into[count:]
-                if able[1]:
+                if out and able & ~select.POLLIN:
                     out = out[self._link.send(out) :]
         except OSError as error:
             raise RanksError(GONE) from error

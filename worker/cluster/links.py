@@ -181,8 +181,7 @@ class Bridge:
         with suppress(OSError, LinksError), closing(port.connect(after, RING)) as connection:
             while chunk := self._outer.recv(CHUNK):
                 connection.sendall(chunk)
-        with suppress(OSError):
-            self._outer.shutdown(socket.SHUT_RD)  # the rank can say nothing more
+        self.cut()  # the next rank is gone: this one hears it even while it waits for room to say more
 
     def _hear(self, previous: ssl.SSLSocket) -> None:
         with suppress(OSError), closing(previous):
@@ -227,13 +226,16 @@ def _exactly(connection: ssl.SSLSocket, count: int) -> bytes:
 
 
 def _notice_silence(connection: socket.socket) -> None:
-    """Ends a connection whose other machine, or the network on its way, is gone without a word for `SILENT_S`."""
+    """Ends a connection whose other machine, or the network on its way, is gone without a word for `SILENT_S`.
+
+    Whoever waits to read notices, and a rank's end reaches all. Nothing limits how long what was sent waits for room:
+    Linux would count (TCP_USER_TIMEOUT) a machine that answers, and whose rank is slow, as gone.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, SILENT_S // 4),
         (socket.TCP_KEEPINTVL, SILENT_S // 4),
         (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, SILENT_S * 1000),  # of what was sent and is not confirmed
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
