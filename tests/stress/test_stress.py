@@ -132,6 +132,30 @@ def test_a_test_that_fails_in_its_process_is_told(tmp_path: Path) -> None:
     assert '"passed": 1' in file.read_text() and "assert 1 == 2" in file.read_text()
 
 
+HANGS = """
+import subprocess, time
+from pathlib import Path
+import __main__
+
+def test_good(): pass
+
+def test_hangs():
+    Path(__file__).with_name("pid").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+    __main__.QUIET_S = 0.5
+    time.sleep(600)
+"""
+
+
+def test_a_run_in_which_nothing_ends_any_more_is_ended_and_names_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(HANGS)
+    result = run.once([str(tmp_path / "test_one.py"), "-p", "no:cacheprovider"])
+    assert (result.passed, result.status) == (1, 1)
+    ((test, error),) = result.failures.items()
+    assert test.endswith("test_one.py::test_hangs") and error == "it runs, and no test has ended for 0.5 s"
+    left = int((tmp_path / "pid").read_text())
+    assert until(lambda: not alive(left)), "what it had started ends with it"
+
+
 BURNING = """
 import os, time
 
