@@ -35,7 +35,8 @@ before = time.monotonic()
 while time.monotonic() - before < 1.0:
     before = time.monotonic()
     time.sleep(0.01)
-print("stood still", flush=True)
+sys.stdout.write("stood still\\n")  # in one piece, where another writes too
+sys.stdout.flush()
 time.sleep(600)
 """
 
@@ -45,21 +46,23 @@ def test_half_of_the_processes_stand_still_and_go_on() -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         with standing_still(process.pid, 1):
-            assert [process.stdout.readline() for _ in range(2)] == ["stood still\n"] * 2
+            lines = [process.stdout.readline() for _ in range(2)]
             below = psutil.Process(process.pid).children()
         statuses = [each.status() for each in (psutil.Process(process.pid), *below)]
-        assert len(statuses) == 2 and psutil.STATUS_STOPPED not in statuses
         for each in below:
             each.kill()
-        process.kill()
+        process.kill()  # before anything is asserted: the block's end waits for it
+    assert lines == ["stood still\n"] * 2
+    assert len(statuses) == 2 and psutil.STATUS_STOPPED not in statuses
 
 
 def test_what_a_test_has_stopped_stays_so() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         process.send_signal(signal.SIGSTOP)
-        found = until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        assert found and all(_stopped(process.pid, random.Random(seed)) == [] for seed in range(20))
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        stopped = [_stopped(process.pid, random.Random(seed)) for seed in range(20)]
         process.kill()
+    assert not any(stopped)
 
 
 def test_an_order_is_its_seed_s_whatever_else_is_run(request: pytest.FixtureRequest) -> None:
