@@ -70,3 +70,4 @@ def test_whatever_ends_a_job_frees_its_gpus(service: Service, machines: Machines
         client.cancel(running)
     assert finished(service, running)["status"] == "cancelled"
     until(lambda: machines.ask("groups") == "0")
+    assert "SIGABRT" not in service.output.read_text(), "a worker that drains has the time that it needs"

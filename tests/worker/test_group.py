@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -48,21 +50,21 @@ submit = lifecycle.submit
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[None]:
-    """This process's machine, and one with other GPUs."""
+def machines() -> Iterator[str]:
+    """The address of a cluster of this process's machine, and one with other GPUs."""
     plain = {"include_dashboard": False, "object_store_memory": 80 * 2**20, "node_ip_address": HERE}
     here = {"num_cpus": 1, "num_gpus": 2, "labels": {CARD: "one"}}
     alone = {"_system_config": {"memory_monitor_refresh_ms": 0}}  # else what other tests take may end a task
     both = ray.cluster_utils.Cluster(initialize_head=True, head_node_args=plain | here | alone)
     both.add_node(**plain, num_cpus=0, num_gpus=3, labels={CARD: "another"})
     ray.init(address=both.address, log_to_driver=False)
-    yield
+    yield both.address
     ray.shutdown()
     both.shutdown()
 
 
 @pytest.fixture
-def driver(machines: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drivers]:
+def driver(machines: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drivers]:
     """Drivers in this process, which is connected. Their room is given back with the test: none begins on less."""
     monkeypatch.setattr(cluster_group, "GRANT_S", PATIENCE_S)
     monkeypatch.setattr(cluster_group, "RETURN_S", PATIENCE_S)
@@ -82,6 +84,25 @@ def driver(machines: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drivers]
     until(lambda: (look.free("cpu"), look.free("cuda")) == (1, 2), PATIENCE_S)
 
 
+# Says in how many seconds SIGTERM's own handler will be followed by an abort; 0: never.
+CONNECTS = """
+import signal, sys
+from worker.cluster.group import Cluster
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+Cluster(sys.argv[1])
+signal.raise_signal(signal.SIGTERM)
+print(signal.alarm(0))
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_has_all_the_time_that_it_needs_to_end_gently(machines: str) -> None:
+    """Ray's C++ aborts a process 3 s after SIGTERM, whatever the process makes of the signal."""
+    command = [sys.executable, "-W", "ignore", "-c", CONNECTS, machines]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "expected"),
@@ -96,7 +117,7 @@ def driver(machines: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drivers]
     ],
     ids=str,
 )
-def test_an_actor_s_own_error_counts_and_an_outage_does_not(machines: None, end: Any, expected: int | str) -> None:
+def test_an_actor_s_own_error_counts_and_an_outage_does_not(machines: str, end: Any, expected: int | str) -> None:
     """A job that always fails on a machine would else be queued again for ever: what is lost has no bound."""
     group = ended([end])
     assert group._ended(group._runs[0]) == expected
@@ -119,7 +140,7 @@ def test_an_actor_s_own_error_counts_and_an_outage_does_not(machines: None, end:
     ids=str,
 )
 def test_of_several_ends_the_one_that_is_most_the_job_s_own_counts(
-    machines: None, ends: list[Any], expected: str
+    machines: str, ends: list[Any], expected: str
 ) -> None:
     """What has a bound is never hidden behind what has none."""
     assert ended(ends).why() == expected
