@@ -58,11 +58,11 @@ def compiled(library: ctypes.CDLL, texts: Mapping[str, str], capability: str, ki
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _read(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+def _read(library: ctypes.CDLL, program: ctypes.c_void_p, kind: str) -> bytes:
     size = ctypes.c_size_t()
-    _require(library, library[f"nvrtcGet{what}Size"](program, ctypes.byref(size)), "")
+    _require(library, library[f"nvrtcGet{kind}Size"](program, ctypes.byref(size)), "")
     text = ctypes.create_string_buffer(size.value)
-    _require(library, library[f"nvrtcGet{what}"](program, text), "")
+    _require(library, library[f"nvrtcGet{kind}"](program, text), "")
     return text.raw
 
 

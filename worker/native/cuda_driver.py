@@ -41,9 +41,9 @@ class Module:
         launched = self._driver.cuLaunchKernel(kernel, *shape, ctypes.c_void_p(stream), arguments, None)
         self._require(launched, f"does not launch {name}")
 
-    def _require(self, result: int, what: str) -> None:
+    def _require(self, result: int, failure: str) -> None:
         if result:
             words = ctypes.c_char_p()
             self._driver.cuGetErrorString(result, ctypes.byref(words))
             reason = words.value.decode() if words.value else f"error {result}"
-            raise TransientError(f"the GPU's driver {what}: {reason}")
+            raise TransientError(f"the GPU's driver {failure}: {reason}")

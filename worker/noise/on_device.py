@@ -108,13 +108,13 @@ def _argument(numbers: Sequence[tuple[Tensor, int, Address]], std: float, diviso
     cell, address = grid(std), numbers[0][2]
     step = Step(std / cell, 1.0 / cell, cell, divisor, doubts.data_ptr(), step=address.step, spans=len(numbers))
     step.key[:] = struct.unpack(">8I", address.stream.key)
-    for span, (flat, start, here) in zip(step.span, numbers, strict=False):
-        checked_address(here.step, here.tensor, 0, here.first, len(flat))
-        if (here.stream, here.step) != (address.stream, address.step):
+    for span, (flat, start, place) in zip(step.span, numbers, strict=False):
+        checked_address(place.step, place.tensor, 0, place.first, len(flat))
+        if (place.stream, place.step) != (address.stream, address.step):
             raise PrivacyError("the sums of one call have noise of one stream and one step")
-        span.numbers, span.count, span.position = flat.data_ptr(), len(flat), here.first
-        span.begin, span.at, span.tensor = step.cipher_blocks, start, here.tensor
-        step.cipher_blocks += (here.first + len(flat) + 1) // 2 - here.first // 2
+        span.numbers, span.count, span.position = flat.data_ptr(), len(flat), place.first
+        span.begin, span.at, span.tensor = step.cipher_blocks, start, place.tensor
+        step.cipher_blocks += (place.first + len(flat) + 1) // 2 - place.first // 2
     return step
 
 
@@ -124,8 +124,8 @@ def _require_same_bits(device: torch.device) -> None:
     stream = KeyedStream(PUBLIC_KEY)
     addresses = [Address(stream, 2, at, first) for at, first in enumerate(PUBLIC_FIRST)]
     sums = [torch.linspace(-99.0, 99.0, size, dtype=torch.float64) for size in PUBLIC_SIZES]
-    found = _noised([each.to(device, copy=True) for each in sums], 3.7, 7, addresses)
-    for value, address, result in zip(sums, addresses, found, strict=True):
+    results = _noised([each.to(device, copy=True) for each in sums], 3.7, 7, addresses)
+    for value, address, result in zip(sums, addresses, results, strict=True):
         words = torch.from_numpy(stream.words(2, address.tensor, 0, address.first, len(value)))
         if not torch.equal(noised_mean(value, words, 3.7, 7, address), result.cpu()):
             raise PrivacyError("this GPU's noise has other bits than the processor's")
@@ -164,7 +164,7 @@ def _module(device: torch.device) -> Module:
 def launch(step: Step, device: torch.device) -> None:
     """Launches the kernel on torch's stream. Tests put a processor in its place."""
     with torch.cuda.device(device):
-        whole = torch.cuda.get_device_properties(device).multi_processor_count * BLOCKS
-        blocks = min(-(-step.cipher_blocks // THREADS), whole)
+        resident = torch.cuda.get_device_properties(device).multi_processor_count * BLOCKS
+        blocks = min(-(-step.cipher_blocks // THREADS), resident)
         stream = torch.cuda.current_stream(device).cuda_stream
         _module(device).launch("scrimp_noise_step", blocks, THREADS, stream, step)
