@@ -1,5 +1,5 @@
 /* Tier 2 of noise.c: a word's Gaussian in float64, with a proven bound on its error (docs/theorems.md), and the number
- * that is released. Compiled for processors (noise.c) and for GPUs (noise_step.cuh): only IEEE operations, one by one,
+ * that is released. Compiled for processors (noise.c) and for GPUs (noise_step.h): only IEEE operations, one by one,
  * so both find the same bits, and are in doubt of the same numbers.
  */
 #ifndef SCRIMP_GAUSSIANS_H

@@ -19,7 +19,7 @@ NOISE_STEP = Path(__file__).with_name("noise_step_on_processor.c")
 def built(*options: str, sources: Sequence[Path] = build.SOURCES) -> Path:
     """The compiled library. Skips the test where there is no compiler."""
     command = [*(word for each in build.compilers() for word in each.command), *build.FLAGS, *options]
-    read = (*sources, *build.SOURCES, *build.HEADERS, *build.FOLDER.glob("*.cuh"))  # some include others
+    read = (*sources, *build.SOURCES, *build.FOLDER.glob("*.h"))  # some include others
 
     def compile_to(path: Path) -> bool:
         return build.build(path, sources, *options) is not None

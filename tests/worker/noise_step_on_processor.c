@@ -1,5 +1,5 @@
 /* The GPU's noise step on a processor: its blocks one after another (test_noise_on_device.py). */
-#include "noise_step.cuh"
+#include "noise_step.h"
 
 __attribute__((constructor)) static void fill(void) { scrimp_noise_tables(); }
 

@@ -223,11 +223,11 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_kernel_with_other_bits_releases_nothing(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = on_device.TEXTS["noise_step.cuh"]
+    text = on_device.TEXTS["noise_step.h"]
     assert text.count(FAULTS[fault][0]) == 1
     shim = (Path(__file__).with_name("noise_step_on_processor.c")).read_text()
     faulty = tmp_path / "faulty.c"
-    faulty.write_text(shim.replace('#include "noise_step.cuh"', text.replace(*FAULTS[fault])))
+    faulty.write_text(shim.replace('#include "noise_step.h"', text.replace(*FAULTS[fault])))
     runs(noise_step("-O1", source=faulty), monkeypatch)
     sums = sums_of(1.0, (3,))
     with pytest.raises(PrivacyError, match="other bits"):
@@ -241,7 +241,7 @@ def test_a_kernel_with_other_bits_releases_nothing(fault: str, tmp_path: Path, m
 def test_both_sides_have_one_layout(kernel: ctypes.CDLL) -> None:
     assert kernel.step_size() == ctypes.sizeof(Step) <= 4096  # a kernel's arguments
     assert (kernel.step_spans(), kernel.step_doubts()) == (SPANS, DOUBTS)
-    assert f"#define THREADS {on_device.THREADS}\n" in on_device.TEXTS["noise_step.cuh"]
+    assert f"#define THREADS {on_device.THREADS}\n" in on_device.TEXTS["noise_step.h"]
 
 
 def test_the_key_is_the_cipher_s(kernel: ctypes.CDLL) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 LIBRARIES = ("torch", "numpy", "scipy", "transformers", "opacus", "safetensors")
 OWN = ("app", "core", "worker")
-ENDINGS = ("*.py", "*.c", "*.cuh", "*.h", "*.so")
+ENDINGS = ("*.py", "*.c", "*.h", "*.so")
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,6 +1,6 @@
 """The noise step on a GPU: the same released bits as worker.noise.rounding, in one kernel, with one wait for the GPU.
 
-The kernel (core/native/noise_step.cuh) makes the words of AES-256-CTR where they are used, by worker.noise.generator's
+The kernel (core/native/noise_step.h) makes the words of AES-256-CTR where they are used, by worker.noise.generator's
 addresses, so nothing is copied but the key. Its arithmetic is the float64 tier of the compiled step on processors, with
 the same proven bound (docs/theorems.md). Numbers that are in doubt (2 of 10¹⁰) keep their sum, and are listed with a
 fixed number of places. The list is copied: this is the only wait. The processor settles them exactly.
@@ -31,14 +31,14 @@ from worker.noise.release import Address, noised_mean
 from worker.noise.rounding import grid, settle_at
 
 # At import: an attempt's process can open no files once it sees data.
-TEXTS = {name: (FOLDER / name).read_text() for name in ("noise_step.cuh", "gaussians.h")}
-THREADS, SPANS, DOUBTS = 512, 64, 256  # as in noise_step.cuh
+TEXTS = {name: (FOLDER / name).read_text() for name in ("noise_step.h", "gaussians.h")}
+THREADS, SPANS, DOUBTS = 512, 64, 256  # as in noise_step.h
 BLOCKS = 2  # that a multiprocessor has room for
 PUBLIC_KEY, PUBLIC_SIZES, PUBLIC_FIRST = bytes(range(32)), (4097, 1, 3000), (0, 5, 2**40 + 1)
 
 
 class Numbers(ctypes.Structure):
-    """Span of noise_step.cuh."""
+    """Span of noise_step.h."""
 
     _fields_ = [
         ("numbers", ctypes.c_void_p),
@@ -47,7 +47,7 @@ class Numbers(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    """Step of noise_step.cuh: the kernel's argument."""
+    """Step of noise_step.h: the kernel's argument."""
 
     _fields_ = [
         *((name, ctypes.c_double) for name in ("scale", "inverse", "grid", "divisor")),
