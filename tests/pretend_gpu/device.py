@@ -13,6 +13,7 @@ Left out: sparse tensors, other kernels' rounding, races of streams, other proce
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -356,6 +357,8 @@ class Mode(TorchDispatchMode):
 class Stream:
     """A stream on which everything is done at once."""
 
+    cuda_stream = 0x123456789ABC
+
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def wait_stream(self, _other: Any) -> None:
@@ -375,11 +378,12 @@ def start(guard: str) -> None:
     """
     ctypes.CDLL(guard).pretend()
     torch.__future__.set_swap_module_params_on_conversion(True)
-    properties = types.SimpleNamespace(total_memory=MEMORY_BYTES, name=NAME, major=9, minor=0)
+    properties = types.SimpleNamespace(total_memory=MEMORY_BYTES, name=NAME, major=9, minor=0, multi_processor_count=2)
     members: dict[str, Callable[..., Any]] = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "device_count": lambda: 1,
+        "device": lambda _device: contextlib.nullcontext(),
         "Stream": Stream,
         "current_stream": Stream,
         "stream": lambda stream: stream,
@@ -397,14 +401,16 @@ def start(guard: str) -> None:
 
 
 def _run_kernels_here() -> None:
-    """Puts the processor's build of the GPU's own kernel in its place."""
+    """Puts the processor's build of the GPU's own kernel in its place, and a driver that runs it."""
     from tests.worker.native import noise_step
+    from worker.native import cuda_driver
     from worker.noise import on_device
 
-    library = noise_step()
+    launch = on_device.launch
 
-    def launch(step: ctypes.Structure, _device: torch.device) -> None:
+    def counted(step: on_device.Step, device: torch.device) -> None:
         counts["kernels"] += 1
-        library.run(ctypes.addressof(step), 3)
+        launch(step, device)
 
-    on_device.launch = launch
+    cuda_driver.DRIVER = noise_step()._name
+    on_device.launch, on_device.machine_code = counted, lambda _capability: b"processor"  # type: ignore[assignment]

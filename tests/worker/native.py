@@ -34,6 +34,7 @@ def noise_step(*options: str, source: Path = NOISE_STEP) -> ctypes.CDLL:
     """The GPU's noise step, compiled for this processor."""
     library = ctypes.CDLL(str(built(*options, f"-I{build.FOLDER}", sources=[source])))
     library.run.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.scrimp_noise_tables()
     return library
 
 

@@ -25,6 +25,8 @@ from tests.worker.native import noise_step
 from tests.worker.support import key
 from tests.worker.test_native import OFFSETS, boundary_sums
 from worker.attempt.device_survey import processor, visible
+from worker.native import cuda_driver
+from worker.native.cuda_driver import Module
 from worker.noise import on_device
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import STEPS, TENSORS, WORDS, KeyedStream, gaussians
@@ -37,6 +39,7 @@ KEY = bytes.fromhex(key("noise"))
 STREAM = KeyedStream(KEY)
 SIZES = (70, 1, 130, 0, 1025)
 STD, STEP, DIVISOR = 3.7, 5, 7
+STREAM_OF_DRIVER = 0x123456789ABC  # wider than an int
 REQUIRE = on_device._require_same_bits.__wrapped__  # each time anew
 
 
@@ -252,6 +255,34 @@ def test_the_key_is_the_cipher_s(kernel: ctypes.CDLL) -> None:
     out = ctypes.c_void_p(found.ctypes.data)
     kernel.words(ctypes.byref(step), ctypes.c_uint32(0x89ABCD), ctypes.c_uint64(block), out)
     assert np.array_equal(found, STREAM.words(0x01234567, 0x89ABCD, 0, 2 * block, 2))
+
+
+# --- The driver ---
+
+
+@pytest.fixture
+def module(kernel: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Module:
+    monkeypatch.setattr(cuda_driver, "DRIVER", kernel._name)
+    return Module(b"processor")
+
+
+def test_the_driver_s_calls_have_their_arguments(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that runs the kernel on the processor, and refuses what CUDA's would."""
+    monkeypatch.setattr(
+        on_device, "launch", lambda step, _device: module.launch("scrimp_noise_step", 2, 512, STREAM_OF_DRIVER, step)
+    )
+    module.launch("scrimp_noise_tables", 1, 512, STREAM_OF_DRIVER, None)
+    sums = sums_of(1.0, (5000, 3))
+    require_same(sums, addresses_of(sums))
+
+
+def test_the_driver_s_words_are_in_the_error(module: Module) -> None:
+    with pytest.raises(TransientError, match="loads no kernel: device kernel image is invalid"):
+        Module(b"of another GPU")
+    with pytest.raises(TransientError, match="has no other: named symbol not found"):
+        module.launch("other", 1, 512, STREAM_OF_DRIVER, None)
+    with pytest.raises(TransientError, match="does not launch scrimp_noise_step: error 400"):
+        module.launch("scrimp_noise_step", 1, 512, 0, Step())
 
 
 # --- NVRTC ---

@@ -6,6 +6,8 @@ import ctypes
 
 from core.errors import TransientError
 
+DRIVER = "libcuda.so.1"
+
 
 class Module:
     """Loaded machine code, whose kernels it launches.
@@ -18,7 +20,7 @@ class Module:
     """
 
     def __init__(self, code: bytes) -> None:
-        self._driver, self._module = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        self._driver, self._module = ctypes.CDLL(DRIVER), ctypes.c_void_p()
         self._require(self._driver.cuModuleLoadData(ctypes.byref(self._module), code), "loads no kernel")
 
     def launch(self, name: str, blocks: int, threads: int, stream: int, argument: ctypes.Structure | None) -> None:
