@@ -12,7 +12,7 @@ typedef long long int64_t;
 typedef unsigned long long uint64_t;
 #define INLINE __device__ __forceinline__
 #define TABLE __device__ const
-#define SERIES_TABLE __device__
+#define SERIES_TABLE __device__ __align__(16) /* two coefficients are read at once */
 #else
 #include <stdint.h>
 #define INLINE static inline __attribute__((always_inline))

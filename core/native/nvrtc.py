@@ -20,11 +20,11 @@ FLAGS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "
 
 @cache
 def installed(major: str) -> ctypes.CDLL | None:
-    """NVRTC of this major version of CUDA: one that is loaded, the registry's package, or the system's."""
+    """NVRTC of this major version of CUDA: the registry's package, as torch's, or the system's. None: there is none."""
     name = f"libnvrtc.so.{major}"
     packages = importlib.util.find_spec("nvidia")
     folders = [] if packages is None else [Path(each) for each in packages.submodule_search_locations or ()]
-    for path in [name, *(str(each) for folder in folders for each in sorted(folder.glob(f"*/lib/{name}")))]:
+    for path in [*(str(each) for folder in folders for each in sorted(folder.glob(f"*/lib/{name}"))), name]:
         try:
             return ctypes.CDLL(path)
         except OSError:
