@@ -73,6 +73,7 @@ class Case:
         kind: of the features.
         more: further settings of the job.
         limit_mib: what its process may have; 0: nine tenths of the machine's.
+        words: of each text.
     """
 
     model: dict[str, Any]
@@ -83,6 +84,7 @@ class Case:
     kind: str = "tensor"
     more: dict[str, Any] = field(default_factory=dict)
     limit_mib: int = 0
+    words: int = 600
 
 
 SGD: dict[str, Any] = {"kind": "dp_sgd", "learning_rate": 0.1}
@@ -187,6 +189,22 @@ CASES: dict[str, Case] = {
         )
         for tokens in (32, 128, 512)
     },
+    "conv5, 1.7 GB of images, limit 420 MiB": Case(
+        CONV5, ADAM, **IMAGES, records=140_000, more=poisson(256), limit_mib=420
+    ),
+    "transformer_rec, 3.2 GB of items, limit 800 MiB": Case(
+        TRANSFORMER, ADAM, records=16_000_000, kind="items", more=poisson(128), limit_mib=800
+    ),
+    "gpt2 of 4 blocks, LoRA, 128 tokens, 5.2 GB of texts, limit 1300 MiB": Case(
+        LANGUAGE | {"max_length": 128},
+        ADAM,
+        records=38_000,
+        kind="texts",
+        features=1,
+        more=poisson(48),
+        limit_mib=1300,
+        words=36_000,
+    ),
     "matrix_factorization": Case(RATINGS, DP2, records=200_000, kind="ratings", more=poisson(4096)),
     "matrix_factorization, full batch": Case(RATINGS, SGD, records=200_000, kind="ratings", more=FULL),
 }
@@ -209,9 +227,9 @@ def data(case: Case) -> StoredPart:
             items = generator.integers(0, ITEMS, 50 * n).astype(np.int32)
             return StoredPart(Sequences(items, ends, ITEMS), np.zeros(n), user=np.arange(n))
         case "labelled texts":
-            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(600))] * n), y)
+            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(case.words))] * n), y)
         case "texts":
-            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(600))] * n), np.zeros(n))
+            return StoredPart(Texts.of([" ".join(f"w{word % 28}" for word in range(case.words))] * n), np.zeros(n))
         case "ratings":
             users, items = generator.integers(0, USERS, n), generator.integers(0, ITEMS, n)
             pairs = Pairs(users.astype(np.int32), items.astype(np.int32), (USERS, ITEMS))

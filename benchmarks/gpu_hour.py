@@ -136,13 +136,13 @@ def stood(name: str, row: Tensor, work: Callable[[Tensor], Tensor]) -> str:
 
 
 def noise(sizes: list[int]) -> Iterator[str]:
-    """Milliseconds of a release, beginning with its words; and its bits, of the smallest size."""
-    for number, size in enumerate(sizes):
+    """Milliseconds of a release, beginning with its words, and its bits. The aim on an H200: 10 ms for 10⁸ numbers."""
+    for size in sizes:
         sums = {"w": torch.zeros(size, dtype=torch.float64)}
-        here = flattened(placed(sums, GPU))
         times, released = [], {}
         release = a_release()
         for step in range(1, 5):
+            here = flattened(placed(sums, GPU))  # the release is written over it
             torch.cuda.synchronize()
             began = time.perf_counter()
             release.prepare(here, step)
@@ -150,12 +150,7 @@ def noise(sizes: list[int]) -> Iterator[str]:
             torch.cuda.synchronize()
             times.append(time.perf_counter() - began)
         took = f"{1000 * statistics.median(times[1:]):.1f} ms"
-        if number:
-            yield f"noise of {size:,} numbers: {took}"
-            continue
-        other = a_release()
-        wanted = [other.release({"w": sums["w"].clone()}, step) for step in range(1, 5)][-1]
-        fine = torch.equal(wanted["w"], released["w"].cpu())
+        fine = torch.equal(a_release().release(sums, 4)["w"], released["w"].cpu())
         yield judged(
             f"noise of {size:,} numbers", f"{took}, {'the' if fine else 'NOT the'} processor's bits", fine=fine
         )

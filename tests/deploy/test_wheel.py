@@ -19,7 +19,7 @@ from core.native.build import LIBRARY, compilers
 from scrimp_server.commands import service
 from tests.conftest import GUARD
 
-C_FILES = (*build.SOURCES, *build.HEADERS)
+C_FILES = (*build.SOURCES, *build.FOLDER.glob("*.h"))
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     *("alembic", "app", "client", "core", "scrimp", "scrimp_server", "worker"),

@@ -21,7 +21,6 @@ from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.placed import placed  # noqa: E402
 from worker.models.base import Parameters  # noqa: E402
 from worker.models.next_item import NextItem  # noqa: E402
-from worker.noise import on_device  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 from worker.optimizers import pieces  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402
@@ -60,8 +59,8 @@ def main() -> None:
 
 def most_bytes(parameters: Parameters, held: int) -> int:
     """The most memory of a release and an update by Adam beside the module, without passes: bytes a parameter."""
-    whole = on_device.PIECE, pieces.GPU_PIECE
-    on_device.PIECE = pieces.GPU_PIECE = 2048  # as small a part as it is of a large model
+    whole = pieces.GPU_PIECE
+    pieces.GPU_PIECE = 2048  # as small a part as it is of a large model
     release = GaussianRelease(KEY, noise_multiplier=1.0, max_grad_norm=0.5, expected_batch_size=ROWS)
     own, optimizer = flattened(parameters), DpAdam(Descent(1e-3))
     state = optimizer.init(own)
@@ -72,7 +71,7 @@ def most_bytes(parameters: Parameters, held: int) -> int:
     noised = release.release(total, 1)
     del total
     optimizer.update(noised, state, own, StepInfo(1, 0.01))
-    on_device.PIECE, pieces.GPU_PIECE = whole
+    pieces.GPU_PIECE = whole
     return round((device.memory.peak - held) / sum(each.numel() for each in own.values()))
 
 

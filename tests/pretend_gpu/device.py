@@ -6,11 +6,14 @@ what the host waits for, if it is told to. And it imitates two ways of CUDA's ke
 a number on the host is a product with its reciprocal (BinaryDivTrueKernel.cu), and a softmax over more than 1,024
 columns adds in an order that depends on each row's alignment (SoftMax.cu).
 
+The noise's kernel is the GPU's own source, compiled for the processor.
+
 Left out: sparse tensors, other kernels' rounding, races of streams, other processes, a limit of memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -354,6 +357,8 @@ class Mode(TorchDispatchMode):
 class Stream:
     """A stream on which everything is done at once."""
 
+    cuda_stream = 0x123456789ABC
+
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def wait_stream(self, _other: Any) -> None:
@@ -373,11 +378,12 @@ def start(guard: str) -> None:
     """
     ctypes.CDLL(guard).pretend()
     torch.__future__.set_swap_module_params_on_conversion(True)
-    properties = types.SimpleNamespace(total_memory=MEMORY_BYTES, name=NAME, major=9, minor=0)
+    properties = types.SimpleNamespace(total_memory=MEMORY_BYTES, name=NAME, major=9, minor=0, multi_processor_count=2)
     members: dict[str, Callable[..., Any]] = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "device_count": lambda: 1,
+        "device": lambda _device: contextlib.nullcontext(),
         "Stream": Stream,
         "current_stream": Stream,
         "stream": lambda stream: stream,
@@ -391,3 +397,20 @@ def start(guard: str) -> None:
         setattr(torch.cuda, name, member)
     Tensor.pin_memory = lambda self, *_: _pin(self.clone())  # type: ignore[method-assign]
     Mode().__enter__()
+    _run_kernels_here()
+
+
+def _run_kernels_here() -> None:
+    """Puts the processor's build of the GPU's own kernel in its place, and a driver that runs it."""
+    from tests.worker.native import noise_step
+    from worker.native import cuda_driver
+    from worker.noise import on_device
+
+    launch = on_device.launch
+
+    def counted(step: on_device.Step, device: torch.device) -> None:
+        counts["kernels"] += 1
+        launch(step, device)
+
+    cuda_driver.DRIVER = noise_step()._name
+    on_device.launch, on_device.machine_code = counted, lambda _capability: b"processor"  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from core.native.library import Library
 from tests.worker.kept import kept
 
 SURVEY = Path(__file__).with_name("native_survey.c")
+NOISE_STEP = Path(__file__).with_name("noise_step_on_processor.c")
 
 
 def built(*options: str, sources: Sequence[Path] = build.SOURCES) -> Path:
     """The compiled library. Skips the test where there is no compiler."""
     command = [*(word for each in build.compilers() for word in each.command), *build.FLAGS, *options]
-    read = (*sources, *build.SOURCES, *build.HEADERS)  # some include others
+    read = (*sources, *build.SOURCES, *build.FOLDER.glob("*.h"))  # some include others
 
     def compile_to(path: Path) -> bool:
         return build.build(path, sources, *options) is not None
@@ -26,6 +28,14 @@ def built(*options: str, sources: Sequence[Path] = build.SOURCES) -> Path:
     if made is None:
         pytest.skip("there is no C compiler")
     return made
+
+
+def noise_step(*options: str, source: Path = NOISE_STEP) -> ctypes.CDLL:
+    """The GPU's noise step, compiled for this processor."""
+    library = ctypes.CDLL(str(built(*options, f"-I{build.FOLDER}", sources=[source])))
+    library.run.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.scrimp_noise_tables()
+    return library
 
 
 def opened(path: str) -> Library:

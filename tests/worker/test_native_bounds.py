@@ -18,7 +18,7 @@ from core.native.build import FOLDER
 from core.native.library import PATHS
 from tests.worker.native import SURVEY, built
 
-TEXT = (FOLDER / "noise.c").read_text()
+TEXT = (FOLDER / "noise.c").read_text() + (FOLDER / "gaussians.h").read_text()
 TABLE = [(int(tail, 16), float.fromhex(scale)) for tail, scale in re.findall(r"\{0x([0-9a-f]{16})u, (0x[^}]+)\}", TEXT)]
 BOTTOM = np.int64(-(2**63))
 END = 2**31 - 2**20  # tier 1 takes high halves below this

@@ -11,7 +11,8 @@ import torch
 
 from core.errors import PrivacyError
 from tests.worker.support import Supervisor, dense, key, keys_of, records, run_direct, spec, start_of
-from worker.data.shards import Span
+from tests.worker.test_ranks import At
+from worker.data.shards import Shards, Span
 from worker.noise import gaussian, native, noise_prefetch
 from worker.noise.gaussian import GaussianRelease
 from worker.noise.generator import CHUNK, STEPS, GaussianGenerator
@@ -58,24 +59,33 @@ def test_noise_is_the_same_whatever_the_chunks_and_threads(
         assert torch.equal(z, generator.noise(5, index, SIZES[index]))
 
 
-def test_words_made_ahead_for_another_device_become_the_same_gaussians(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise_prefetch, "_on_cpu", lambda device: False)
-    noise = StepNoise(GaussianGenerator(KEY), 5, SPANS)
-    noise.begin()
-    for index, z in enumerate(noise.take()):
-        assert torch.equal(z, GaussianGenerator(KEY).noise(5, index, SIZES[index]))
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1, 2, 3, 4], ids=str)
+@pytest.mark.parametrize("on", [pytest.param("cuda", marks=GPU)])
+def test_a_gpu_releases_the_same_bits(on: str, rank: int | None) -> None:
+    """Of the whole, or of a rank's own part, which may begin at either word of a cipher block."""
+    here, there = release_of(), release_of()
+    values = total(*SIZES)
+    shards = None if rank is None else Shards.of(values, At(rank, 5))
+    values = values if shards is None else shards.views(values)
+    on_gpu = {name: value.to(on) for name, value in values.items()}
+    there.prepare(on_gpu, 1, 0, shards)
+    got = there.release(on_gpu, 1, 0, shards=shards)
+    for name, value in here.release(values, 1, 0, shards=shards).items():
+        assert got[name].is_cuda and torch.equal(got[name].cpu(), value)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_a_gpu_releases_the_same_bits() -> None:
-    here, there = release_of(), release_of()
-    values = total(*SIZES)
-    on_gpu = {name: value.cuda() for name, value in values.items()}
-    there.prepare(on_gpu, 1)
-    got = there.release(on_gpu, 1)
-    for name, value in here.release(values, 1).items():
-        assert got[name].is_cuda and torch.equal(got[name].cpu(), value)
+def test_a_gpu_prepares_nothing_and_refuses_what_is_not_finite() -> None:
+    release, values = release_of(), {name: value.cuda() for name, value in total(*SIZES).items()}
+    release.prepare(values, 1)
+    assert release._ahead is None
+    values["t3"][39_999] = torch.inf
+    with pytest.raises(PrivacyError, match="not finite"):
+        release.release(values, 1)
 
 
 def test_another_thread_makes_it() -> None:

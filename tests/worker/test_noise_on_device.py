@@ -1,114 +1,332 @@
-"""The noise step for GPUs releases the same bits as the processor's. Its arithmetic runs here on the processor."""
+"""The noise step of GPUs releases the processor's bits. Its kernel runs here on the processor, and NVRTC compiles it.
+
+Tests that need a GPU: test_gpu.py, test_noise_ahead.py, benchmarks/gpu_hour.py.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from core.errors import PrivacyError
+from core.contracts.devices import Device
+from core.errors import PrivacyError, TransientError
+from core.native import nvrtc
+from tests.worker.native import noise_step
 from tests.worker.support import key
-from worker.data.shards import Span
+from tests.worker.test_native import OFFSETS, boundary_sums
+from worker.attempt.device_survey import processor, visible
+from worker.native import cuda_driver
+from worker.native.cuda_driver import Module
 from worker.noise import on_device
 from worker.noise.gaussian import GaussianRelease
-from worker.noise.generator import GaussianGenerator
-from worker.noise.noise_prefetch import StepNoise
-from worker.noise.on_device import add_noise_flat, room
-from worker.noise.release import takes_words
-from worker.noise.rounding import add_noise
+from worker.noise.generator import STEPS, TENSORS, WORDS, KeyedStream, gaussians
+from worker.noise.on_device import DOUBTS, SPANS, Step, noised_on_device
+from worker.noise.release import Address
+from worker.noise.rounding import add_noise, grid
 
+TASKS = Path("/proc/self/task")
 KEY = bytes.fromhex(key("noise"))
-SIZES = (70, 1, 130)
-STD, STEP, FIRST = 1.7, 5, 3
+STREAM = KeyedStream(KEY)
+SIZES = (70, 1, 130, 0, 1025)
+STD, STEP, DIVISOR = 3.7, 5, 7
+STREAM_OF_DRIVER = 0x123456789ABC  # wider than an int
+REQUIRE = on_device._require_same_bits.__wrapped__  # each time anew
 
 
-def both(values: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The release of each tensor on the processor, and that of one flat array, both flat."""
-    generator = GaussianGenerator(KEY)
-    noise = [generator.noise(STEP, FIRST + at, len(value)) for at, value in enumerate(values)]
-    flat, z = torch.cat(values), torch.cat(noise)
-    sizes = [len(value) for value in values]
-    got = add_noise_flat(flat, z, STD, generator.stream, STEP, FIRST, sizes)
-    wanted = [
-        add_noise(value, part.clone(), STD, generator.stream, STEP, FIRST + at)
-        for at, (value, part) in enumerate(zip(values, noise, strict=True))
-    ]
-    return torch.cat(wanted), got
+def runs(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, blocks: int = 3) -> None:
+    """Puts this build of the kernel in the GPU's place."""
+    monkeypatch.setattr(on_device, "launch", lambda step, _device: library.run(ctypes.addressof(step), blocks))
+    monkeypatch.setattr(on_device, "_require_same_bits", REQUIRE)
 
 
-def sums(scale: float, seed: int = 0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [scale * torch.randn(size, generator=generator, dtype=torch.float64) for size in SIZES]
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
+    library = noise_step()
+    runs(library, monkeypatch)
+    return library
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-300, 1.0, 1e6, 1e13, 1e25])
-def test_the_bits_are_the_same(scale: float) -> None:
-    wanted, got = both(sums(scale))
-    assert torch.equal(wanted, got)
+def addresses_of(sums: Sequence[Tensor], first: int = 0, step: int = STEP, tensor: int = 3) -> list[Address]:
+    return [Address(STREAM, step, tensor + at, first) for at in range(len(sums))]
 
 
-@pytest.mark.parametrize("piece", [1, 64, 200])
-def test_a_large_model_s_pieces_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(on_device, "PIECE", piece)
-    monkeypatch.setattr(on_device, "TOLERANCE", 0.025)
-    wanted, got = both(sums(3.0))
-    assert torch.equal(wanted, got)
+def wanted(sums: Sequence[Tensor], addresses: Sequence[Address], std: float = STD) -> list[Tensor]:
+    """By the reference in Python."""
+    found = []
+    for value, at in zip(sums, addresses, strict=True):
+        words = torch.from_numpy(at.stream.words(at.step, at.tensor, 0, at.first, value.numel()))
+        z = gaussians(words >> 11).view(value.shape)
+        found.append(add_noise(value, z, std, at.stream, at.step, at.tensor, at.first).div_(DIVISOR))
+    return found
 
 
-@pytest.mark.parametrize("most", [64, 3])
-def test_doubtful_numbers_are_settled_exactly(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """A twentieth of the numbers is called doubtful; if more are found than were packed, all are asked for."""
-    monkeypatch.setattr(on_device, "TOLERANCE", 0.025)
-    monkeypatch.setattr(on_device, "room", lambda numbers: most)
+def sums_of(scale: float, sizes: Sequence[int] = SIZES) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [scale * torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes]
+
+
+def require_same(sums: Sequence[Tensor], addresses: Sequence[Address], std: float = STD) -> None:
+    expected = wanted(sums, addresses, std)
+    found = noised_on_device([each.clone() for each in sums], std, DIVISOR, addresses)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one.view(torch.int64), other.view(torch.int64))  # the sign of 0 too
+
+
+# --- Its bits ---
+
+
+@pytest.mark.parametrize("std", [STD, 1.0, math.nextafter(2.0, 0.0), 1e-90, 1e90])
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 1e6, 1e13, 1e25])
+def test_the_bits_are_the_same(kernel: ctypes.CDLL, scale: float, std: float) -> None:
+    sums = sums_of(scale * std)
+    require_same(sums, addresses_of(sums), std)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 7, 2**33 + 1, WORDS - 2000])
+@pytest.mark.parametrize(("step", "tensor"), [(1, 0), (STEPS - 1, TENSORS - 5), (2**31, 2**23)])
+def test_words_have_the_processor_s_addresses(kernel: ctypes.CDLL, first: int, step: int, tensor: int) -> None:
+    """Numbers of a rank's own part, which may begin at either word of a cipher block."""
+    sums = sums_of(1.0)
+    require_same(sums, addresses_of(sums, first, step, tensor))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_the_number_of_blocks_changes_no_bit(kernel: ctypes.CDLL, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(kernel, monkeypatch, blocks)
+    sums = sums_of(1.0, (5000, 3))
+    require_same(sums, addresses_of(sums))
+
+
+def test_many_tensors_take_several_calls(kernel: ctypes.CDLL) -> None:
+    sums = sums_of(1.0, [at % 4 for at in range(3 * SPANS)])
+    require_same(sums, addresses_of(sums))
+
+
+def test_it_is_the_release_of_processors(kernel: ctypes.CDLL) -> None:
+    """Tensors of any shape; those in one piece become the result themselves."""
+    release = GaussianRelease(KEY, noise_multiplier=1.5, max_grad_norm=2.0, expected_batch_size=DIVISOR)
+    w, t = sums_of(1.0, (12, 12))
+    total = {"w": w.view(3, 4), "t": t.view(4, 3).T, "b": torch.zeros(5, dtype=torch.float64)}
+    expected = release.release({name: each.clone() for name, each in total.items()}, STEP, 1)
+    std = math.nextafter(3.0, math.inf)
+    found = noised_on_device(list(total.values()), std, DIVISOR, addresses_of(list(total.values())))
+    assert all(torch.equal(one, other) for one, other in zip(expected.values(), found, strict=True))
+    assert found[0].data_ptr() == total["w"].data_ptr() and noised_on_device([], std, DIVISOR, []) == []
+
+
+# --- What is in doubt ---
+
+
+@pytest.fixture(scope="module")
+def boundaries() -> list[tuple[Tensor, Tensor]]:
+    """Sums that end near a boundary between two cells, and their releases."""
+    near = boundary_sums(STREAM.words(STEP, 3, 0, 0, 150), STD)
+    sums = [near + off * grid(STD) for off in OFFSETS]
+    return [(each, wanted([each], addresses_of([each]))[0]) for each in sums]
+
+
+def wrong_near_boundaries(boundaries: list[tuple[Tensor, Tensor]]) -> int:
+    found = [noised_on_device([each.clone()], STD, DIVISOR, addresses_of([each]))[0] for each, _ in boundaries]
+    return sum(int((one != expected).sum()) for one, (_, expected) in zip(found, boundaries, strict=True))
+
+
+def test_sums_near_a_boundary_are_settled_exactly(
+    kernel: ctypes.CDLL, boundaries: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     settled: list[float] = []
-    exactly = on_device._settled_sum
-
-    def noted(value: float, *rest: object) -> float:
-        settled.append(value)
-        return exactly(value, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(on_device, "_settled_sum", noted)
-    wanted, got = both(sums(3.0))
-    assert torch.equal(wanted, got) and len(settled) > 3
+    exactly = on_device.settle_at
+    monkeypatch.setattr(on_device, "settle_at", lambda value, *rest: settled.append(value) or exactly(value, *rest))
+    assert wrong_near_boundaries(boundaries) == 0 and 150 <= len(settled) < 1000
 
 
-@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
-def test_a_sum_that_is_not_finite_is_refused(broken: float) -> None:
-    values = sums(1.0)
-    values[2][7] = broken
-    generator = GaussianGenerator(KEY)
-    z = torch.cat([generator.noise(STEP, FIRST + at, size) for at, size in enumerate(SIZES)])
+def test_a_bound_that_is_too_small_is_found(
+    boundaries: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(noise_step("-DSECOND_ERROR=0.0", "-DSECOND_TAIL=0.0", "-DSECOND_ROUNDING=0.0"), monkeypatch)
+    assert wrong_near_boundaries(boundaries) > 5
+
+
+def test_numbers_in_doubt_are_found_in_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wide bound: a fifth of the numbers is in doubt. More than have a place end the step."""
+    runs(noise_step("-DSECOND_ERROR=0x1p-14"), monkeypatch)
+    sizes = (70, 1, 0, 130, 1, 200)
+    monkeypatch.setattr(on_device, "_require_same_bits", lambda device: None)  # it has more numbers
+    require_same(sums_of(3.0, sizes), addresses_of(sizes, first=3))  # type: ignore[arg-type]
     with pytest.raises(PrivacyError, match="not finite"):
-        add_noise_flat(torch.cat(values), z, STD, generator.stream, STEP, FIRST, SIZES)
+        require_same(sums_of(3.0, (20 * DOUBTS,)), addresses_of((1,)))  # type: ignore[arg-type]
 
 
-def test_one_release_is_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the number of tensors: the doubtful numbers of all of them come in one copy."""
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("how_many", [1, 1025])
+def test_a_sum_that_is_not_finite_is_refused(kernel: ctypes.CDLL, broken: float, how_many: int) -> None:
+    """In cells: 1e300 divided by a small grid is infinite."""
+    sums = sums_of(1.0)
+    sums[4][:how_many] = broken
+    with pytest.raises(PrivacyError, match="not finite"):
+        noised_on_device(sums, 1e-50, DIVISOR, addresses_of(sums))
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": STEPS}, {"step": -1}, {"tensor": TENSORS}, {"first": WORDS - 69}, {"first": -1}]
+)
+def test_an_address_outside_the_layout_is_refused(kernel: ctypes.CDLL, change: dict[str, int]) -> None:
+    sums = sums_of(1.0, (70,))
+    with pytest.raises(PrivacyError, match="layout"):
+        noised_on_device(sums, STD, DIVISOR, [replace(addresses_of(sums)[0], **change)])
+
+
+def test_two_streams_in_one_call_are_refused(kernel: ctypes.CDLL) -> None:
+    sums = sums_of(1.0, (3, 3))
+    for other in (Address(KeyedStream(bytes(range(32))), STEP, 1), Address(STREAM, STEP + 1, 1)):
+        with pytest.raises(PrivacyError, match="one stream"):
+            noised_on_device(sums, STD, DIVISOR, [Address(STREAM, STEP, 0), other])
+
+
+def test_one_release_is_one_wait(kernel: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of tensors, and of calls: one list, of one size."""
     waits: list[int] = []
     arrives = Tensor.cpu
-
-    def counted(tensor: Tensor) -> Tensor:
-        waits.append(len(tensor))
-        return arrives(tensor)
-
-    monkeypatch.setattr(Tensor, "cpu", counted)
-    both(sums(1.0))
-    assert waits == [1 + 3 * room(sum(SIZES))]
+    monkeypatch.setattr(Tensor, "cpu", lambda tensor: waits.append(len(tensor)) or arrives(tensor))
+    sums = sums_of(1.0, [3] * (SPANS + 1))
+    on_device._noised(sums, STD, DIVISOR, addresses_of(sums))
+    assert waits == [1 + 2 * DOUBTS]
 
 
-def test_a_release_uses_it_for_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gradient release, told that its tensors are not on the processor."""
-    here, there = (
-        GaussianRelease(KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8) for _ in range(2)
+# --- Faults that the comparison before the first release finds ---
+
+FAULTS = {
+    "a round key": ("4 * round;", "4 * (round - 1);"),
+    "the key's last word": ("i < 8 ? key[i] : keys[i - 1]", "i < 7 ? key[i] : keys[i - 1]"),
+    "a round fewer": ("round < ROUNDS;", "round < ROUNDS - 1;"),
+    "an entry of the cipher's table": ("^ 0x63u", "^ (x == 7 ? 0x62u : 0x63u)"),
+    "one lane's table": (
+        "table[thread * COPIES + (thread + at) % COPIES] = entry",
+        "table[thread * COPIES + at] = entry + (at == 9)",
+    ),
+    "a dropped bit of the counter": ("(uint32_t)block ^ keys[3]", "((uint32_t)block & ~64u) ^ keys[3]"),
+    "a dropped upper bit of it": ("(uint32_t)(block >> 32)", "((uint32_t)(block >> 32) & 0x7fu)"),
+    "the tensor": ("tensor << 8 ^", "0u ^"),
+    "the step": ("step ^ keys[0]", "keys[0]"),
+    "words in the other order": ("words[half])", "words[1 - half])"),
+    "one word for two numbers": ("words[half])", "words[0])"),
+    "the first position": ("span->position / 2 + (of", "(of"),
+    "the divisor": ("/ step->divisor", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_kernel_with_other_bits_releases_nothing(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = on_device.TEXTS["noise_step.h"]
+    assert text.count(FAULTS[fault][0]) == 1
+    shim = (Path(__file__).with_name("noise_step_on_processor.c")).read_text()
+    faulty = tmp_path / "faulty.c"
+    faulty.write_text(shim.replace('#include "noise_step.h"', text.replace(*FAULTS[fault])))
+    runs(noise_step("-O1", source=faulty), monkeypatch)
+    sums = sums_of(1.0, (3,))
+    with pytest.raises(PrivacyError, match="other bits"):
+        noised_on_device(sums, STD, DIVISOR, addresses_of(sums))
+    assert torch.equal(sums[0], sums_of(1.0, (3,))[0])
+
+
+# --- The two sides of the call ---
+
+
+def test_both_sides_have_one_layout(kernel: ctypes.CDLL) -> None:
+    assert kernel.step_size() == ctypes.sizeof(Step) <= 4096  # a kernel's arguments
+    assert (kernel.step_spans(), kernel.step_doubts()) == (SPANS, DOUBTS)
+    assert f"#define THREADS {on_device.THREADS}\n" in on_device.TEXTS["noise_step.h"]
+
+
+def test_the_key_is_the_cipher_s(kernel: ctypes.CDLL) -> None:
+    """FIPS 197 has no vector in this layout; OpenSSL's words of a counter whose every byte counts."""
+    step, found = Step(step=0x01234567), np.empty(2, dtype=np.int64)
+    step.key[:] = np.frombuffer(KEY, dtype=">u4").tolist()
+    block = 0x5A5A5A5A5A5A
+    out = ctypes.c_void_p(found.ctypes.data)
+    kernel.words(ctypes.byref(step), ctypes.c_uint32(0x89ABCD), ctypes.c_uint64(block), out)
+    assert np.array_equal(found, STREAM.words(0x01234567, 0x89ABCD, 0, 2 * block, 2))
+
+
+# --- The driver ---
+
+
+@pytest.fixture
+def module(kernel: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Module:
+    monkeypatch.setattr(cuda_driver, "DRIVER", kernel._name)
+    return Module(b"processor")
+
+
+def test_the_driver_s_calls_have_their_arguments(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that runs the kernel on the processor, and refuses what CUDA's would."""
+    monkeypatch.setattr(
+        on_device, "launch", lambda step, _device: module.launch("scrimp_noise_step", 2, 512, STREAM_OF_DRIVER, step)
     )
-    total = {f"t{at}": value.view(-1, 1) for at, value in enumerate(sums(2.0))}
-    # As on a GPU: the noise is Gaussians there, never words for the compiled step.
-    spans = [Span(len(SIZES) + at, 0, size) for at, size in enumerate(SIZES)]
-    noise = StepNoise(there._generator, STEP, spans, "cpu")
-    got = there._on_device(total, noise, 1.0000000000000002)
-    wanted = here.release({name: value.clone() for name, value in total.items()}, STEP, 1)
-    assert all(torch.equal(wanted[name], got[name]) for name in total)
+    module.launch("scrimp_noise_tables", 1, 512, STREAM_OF_DRIVER, None)
+    sums = sums_of(1.0, (5000, 3))
+    require_same(sums, addresses_of(sums))
 
 
-def test_words_are_not_for_other_devices() -> None:
-    assert not takes_words(torch.device("cuda", 0)) and not takes_words(torch.device("meta"))
+def test_the_driver_s_words_are_in_the_error(module: Module) -> None:
+    with pytest.raises(TransientError, match="loads no kernel: device kernel image is invalid"):
+        Module(b"of another GPU")
+    with pytest.raises(TransientError, match="has no other: named symbol not found"):
+        module.launch("other", 1, 512, STREAM_OF_DRIVER, None)
+    with pytest.raises(TransientError, match="does not launch scrimp_noise_step: error 400"):
+        module.launch("scrimp_noise_step", 1, 512, 0, Step())
+
+
+# --- NVRTC ---
+
+
+@pytest.fixture(scope="module")
+def compiler() -> ctypes.CDLL:
+    libraries = [library for major in ("13", "12") if (library := nvrtc.installed(major)) is not None]
+    if not libraries:
+        pytest.skip("there is no libnvrtc: pip install nvidia-cuda-nvrtc-cu12, which needs no GPU")
+    return libraries[0]
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_it_compiles_for_gpus_without_contracting_an_operation(compiler: ctypes.CDLL, capability: str) -> None:
+    threads = len(list(TASKS.iterdir()))
+    assert nvrtc.compiled(compiler, on_device.TEXTS, capability).startswith(b"\x7fELF")
+    assert len(list(TASKS.iterdir())) == threads  # the fork server must stay alone
+    assembly = nvrtc.compiled(compiler, on_device.TEXTS, capability, "PTX").decode()
+    operations = set(re.findall(r"\b\w+(?:\.\w+)*\.f64\b", assembly))
+    assert {"add.rn.f64", "mul.rn.f64", "div.rn.f64", "sub.rn.f64"} <= operations
+    assert not [each for each in operations if "fma" in each or "approx" in each or "ftz" in each or each == "mul.f64"]
+    kernel = assembly[assembly.index(".entry scrimp_noise_step") :]
+    assert ".local" not in kernel.partition(".entry scrimp_noise_tables")[0]  # the argument is not copied
+    assert re.search(r"\.maxntid\s+512", kernel)
+
+
+def test_what_does_not_compile_says_why(compiler: ctypes.CDLL) -> None:
+    with pytest.raises(TransientError, match="expected a"):
+        nvrtc.compiled(compiler, {"broken.cu": "void f( {"}, "9.0")
+
+
+def test_without_nvrtc_a_gpu_s_attempt_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "99.1")
+    with pytest.raises(TransientError, match=r"99\.1 comes without NVRTC"):
+        on_device.machine_code.__wrapped__("9.0")
+
+
+def test_the_fork_server_compiles_for_the_gpu_of_its_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[str] = []
+    monkeypatch.setattr(on_device, "machine_code", known.append)
+    gpu = Device(kind="cuda", index=0, name="H200", memory_bytes=1, capability="9.0")
+    for device in (gpu, processor()):
+        with monkeypatch.context() as environment:
+            environment.setattr(os, "environ", visible(device, {}))
+            on_device.compile_ahead()
+    assert known == ["9.0"]

@@ -64,7 +64,7 @@ MOST = {
     "waits of streams": 3,  # the copying stream's for the step's begin, and one for each pass
     "equal indices": 1000,
     "kernels a pass": 300,
-    "bytes a parameter": 60,
+    "bytes a parameter": 48,
 }
 
 

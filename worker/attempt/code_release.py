@@ -16,6 +16,7 @@ from pathlib import Path
 
 LIBRARIES = ("torch", "numpy", "scipy", "transformers", "opacus", "safetensors")
 OWN = ("app", "core", "worker")
+ENDINGS = ("*.py", "*.c", "*.h", "*.so")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -24,7 +25,7 @@ def code(*packages: str) -> str:
     """SHA-256 (hex) of the files of these packages, compiled parts included: of a line for each, by name, as
     `sha256sum` writes it."""
     folders = [ROOT / each for each in packages]
-    paths = (path for folder in folders for ending in ("*.py", "*.c", "*.so") for path in folder.rglob(ending))
+    paths = (path for folder in folders for ending in ENDINGS for path in folder.rglob(ending))
     files = sorted((path.relative_to(ROOT).as_posix(), path) for path in paths)
     lines = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

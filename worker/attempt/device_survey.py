@@ -19,6 +19,7 @@ from pathlib import Path
 
 from app.sandbox.processes import plain_environment
 from core.contracts.devices import Device
+from core.native.nvrtc import CAPABILITY
 
 DRIVER = Path("/proc/driver/nvidia/version")
 # NVIDIA's driver, whose node is not there before a program has used it once; the one under Windows.
@@ -97,7 +98,7 @@ def on_this_machine(setting: str) -> tuple[Device, ...]:
 
 
 def visible(device: Device, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment in which a process sees this device and no other GPU.
+    """The environment in which a process sees this device and no other GPU, and knows for what it compiles.
 
     Args:
         environment: its CUDA_VISIBLE_DEVICES may already hide GPUs or renumber them.
@@ -105,7 +106,8 @@ def visible(device: Device, environment: Mapping[str, str] = os.environ) -> dict
     if device.kind == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "", **ORDER}
     listed = [each.strip() for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-    return {"CUDA_VISIBLE_DEVICES": listed[device.index] if listed else str(device.index), **ORDER}
+    capability = {} if device.capability is None else {CAPABILITY: device.capability}
+    return {"CUDA_VISIBLE_DEVICES": listed[device.index] if listed else str(device.index), **ORDER, **capability}
 
 
 def driver_version(text: str) -> str | None:

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from core.errors import PrivacyError
-from worker.data.flat import spanning
 from worker.data.placed import device_of
 from worker.data.shards import Shards, Span
 from worker.noise.correlated import correlated_mean
 from worker.noise.generator import TENSORS, GaussianGenerator
 from worker.noise.noise_prefetch import StepNoise
-from worker.noise.on_device import add_noise_flat
-from worker.noise.release import Address, noised_in_place, noised_means, over, takes_words
+from worker.noise.on_device import noised_on_device
+from worker.noise.release import Address, noised_in_place, noised_means, takes_words
 from worker.noise.rounding import add_noise
 
 # Created only in this module. Functions of it and of public numbers are post-processing and cost nothing.
@@ -103,7 +102,7 @@ class GaussianRelease:
     def prepare(
         self, parameters: Mapping[str, Tensor], step: int, query: int = 0, shards: Shards | None = None
     ) -> None:
-        """Starts another thread on the query's noise. Changes no bit of any release.
+        """Starts another thread on the query's noise; a GPU makes it with the release. Changes no bit of any release.
 
         Args:
             parameters: the model's tensors: their names, shapes and device.
@@ -115,11 +114,10 @@ class GaussianRelease:
             PrivacyError: this query's noise was already used.
         """
         self._check(step, query)
-        on_gpu = any(value.is_cuda for value in parameters.values())  # words wait in memory that no step needs
         spans = _spans(parameters, query, shards)
-        if on_gpu or sum(span.count for span in spans) <= LOOK_AHEAD:
-            self._begun(spans, device_of(parameters), step)  # drops what another query left
-            self._ahead = self._noise(spans, device_of(parameters), step)
+        if device_of(parameters).type == "cpu" and sum(span.count for span in spans) <= LOOK_AHEAD:
+            self._begun(spans, step)  # drops what another query left
+            self._ahead = self._noise(spans, step)
             self._ahead.begin()
 
     def release(
@@ -133,8 +131,8 @@ class GaussianRelease:
         """The query's noised mean gradient.
 
         Args:
-            private_sum: float64 tensors; the model's order numbers the noise streams. More than LOOK_AHEAD numbers are
-                overwritten: they become the result.
+            private_sum: float64 tensors; the model's order numbers the noise streams. More than LOOK_AHEAD numbers, and
+                those on a GPU, are overwritten: they become the result.
             step: the logical step.
             query: the number of the query within the step; (step, query) must increase from call to call.
             max_grad_norm: C of this query, if it differs.
@@ -149,50 +147,34 @@ class GaussianRelease:
         _check_sum(private_sum, shards)
         self._last = (step, query)
         spans = _spans(private_sum, query, shards)
-        device = device_of(private_sum)
         if [each.numel() for each in private_sum.values()] != [span.count for span in spans]:
             raise PrivacyError("a private sum has one word of noise for each number that this rank owns")
-        noise = self._begun(spans, device, step)
+        noise = self._begun(spans, step)
         addresses = [Address(self._generator.stream, step, span.tensor, span.first) for span in spans]
-        if noise is None and takes_words(device) and sum(span.count for span in spans) > LOOK_AHEAD:
+        if device_of(private_sum).type != "cpu":
+            means = noised_on_device(list(private_sum.values()), std, self._divisor, addresses)
+            return NoisedGradient(dict(zip(private_sum, means, strict=True)))
+        if noise is None and takes_words() and sum(span.count for span in spans) > LOOK_AHEAD:
             items = zip(private_sum.items(), addresses, strict=True)
             return NoisedGradient({n: noised_in_place(value, std, self._divisor, at) for (n, value), at in items})
-        noise = noise or self._noise(spans, device, step)
-        if device.type != "cpu" and shards is None:
-            return self._on_device(private_sum, noise, std)
+        noise = noise or self._noise(spans, step)
         means = noised_means(list(private_sum.values()), noise.take(), std, self._divisor, addresses)
         return NoisedGradient(dict(zip(private_sum, means, strict=True)))
-
-    def _on_device(self, private_sum: dict[str, Tensor], noise: StepNoise, std: float) -> NoisedGradient:
-        """The same release on a GPU, of one flat array: it waits for the GPU once."""
-        step, spans, _ = noise.address
-        first, sizes = spans[0].tensor, [span.count for span in spans]
-        values, z = (_flat(each) for each in (list(private_sum.values()), noise.take()))
-        parts = add_noise_flat(values, z, std, self._generator.stream, step, first, sizes)
-        parts.div_(over(self._divisor, parts.device))
-        items = zip(private_sum.items(), parts.split(sizes), strict=True)
-        return NoisedGradient({name: part.view_as(value) for (name, value), part in items})
 
     def _check(self, step: int, query: int) -> None:
         if (step, query) <= self._last or step < 1 or query < 0:
             raise PrivacyError("this step's noise was already used: it covers one gradient only")
 
-    def _begun(self, spans: tuple[Span, ...], device: torch.device, step: int) -> StepNoise | None:
+    def _begun(self, spans: tuple[Span, ...], step: int) -> StepNoise | None:
         """The noise that was begun for this very step and these numbers; other noise is dropped."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.address == (step, spans, device):
+        if ahead is None or ahead.address == (step, spans):
             return ahead
         ahead.drop()
         return None
 
-    def _noise(self, spans: tuple[Span, ...], device: torch.device, step: int) -> StepNoise:
-        return StepNoise(self._generator, step, spans, device, takes_words(device))
-
-
-def _flat(tensors: list[Tensor]) -> Tensor:
-    """One after another; totals and noise are so already."""
-    flat = spanning(tensors)
-    return torch.cat([each.reshape(-1) for each in tensors]) if flat is None else flat
+    def _noise(self, spans: tuple[Span, ...], step: int) -> StepNoise:
+        return StepNoise(self._generator, step, spans, takes_words())
 
 
 def _check_sum(private_sum: dict[str, Tensor], shards: Shards | None) -> None:

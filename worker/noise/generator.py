@@ -54,6 +54,11 @@ class KeyedStream:
     def __init__(self, key: bytes | None) -> None:
         self._cipher = AES(checked_key(key))
 
+    @property
+    def key(self) -> bytes:
+        """The 32 secret bytes, for words that a GPU makes."""
+        return bytes(self._cipher.key)
+
     def words(self, step: int, tensor: int, lane: int, start: int, count: int) -> NDArray[np.int64]:
         """Words start … start+count−1 of a stream, as signed integers.
 
@@ -72,10 +77,7 @@ class KeyedStream:
         Raises:
             PrivacyError: an address outside the layout.
         """
-        if not (0 <= step < STEPS and 0 <= tensor < TENSORS and 0 <= lane < LANES):
-            raise PrivacyError("a noise stream's address is outside the counter's layout")
-        if start < 0 or start + len(out) > WORDS:
-            raise PrivacyError("a noise stream is longer than the counter's layout allows")
+        checked_address(step, tensor, lane, start, len(out))
         counter = (step << 96) | (tensor << 72) | (lane << 64) | start // 2
         encryptor = Cipher(self._cipher, CTR(counter.to_bytes(16, "big"))).encryptor()
         encryptor.update(ZEROS[: start % 2 * 8])
@@ -134,10 +136,18 @@ class GaussianGenerator:
 
 
 def gaussians(bits: Tensor, out: Tensor | None = None) -> Tensor:
-    """z = √2·erf⁻¹((2k+1)·2⁻⁵³) for each k, float64, on the bits' own device. Only erf⁻¹ and √2 are inexact."""
+    """z = √2·erf⁻¹((2k+1)·2⁻⁵³) for each k, float64. Only erf⁻¹ and √2 are inexact."""
     out = torch.empty_like(bits, dtype=torch.float64) if out is None else out
     out.copy_(bits)  # comes first: an integer times a float would be computed in float32
     return torch.add(HALF_STEP, out, alpha=2.0**-52, out=out).erfinv_().mul_(2.0**0.5)
+
+
+def checked_address(step: int, tensor: int, lane: int, start: int, count: int) -> None:
+    """Raises PrivacyError if words are outside the counter's layout: they would wrap around into another stream."""
+    if not (0 <= step < STEPS and 0 <= tensor < TENSORS and 0 <= lane < LANES):
+        raise PrivacyError("a noise stream's address is outside the counter's layout")
+    if start < 0 or start + count > WORDS:
+        raise PrivacyError("a noise stream is longer than the counter's layout allows")
 
 
 def checked_size(size: int) -> int:

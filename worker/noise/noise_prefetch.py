@@ -1,4 +1,4 @@
-"""A step's Gaussians, made while the step's gradient is computed."""
+"""A step's Gaussians on processors, made while the step's gradient is computed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ class StepNoise:
         generator: of the segment that the step belongs to.
         step: the logical step.
         spans: the numbers of each tensor, in the model's order; a span's tensor is its stream.
-        device: the device of the Gaussians. For other devices than the CPU, words are made in advance and become
-            Gaussians there.
-        words: hand out the words themselves, on the CPU: the compiled step makes Gaussians as it adds them.
+        words: hand out the words themselves: the compiled step makes Gaussians as it adds them.
 
     Raises:
         PrivacyError: a tensor is larger than the counter's layout allows.
@@ -42,18 +40,14 @@ class StepNoise:
         generator: GaussianGenerator,
         step: int,
         spans: Sequence[Span],
-        device: torch.device | str = "cpu",
         words: bool = False,
     ) -> None:
-        self.address = (step, tuple(spans), torch.device(device))
+        self.address = (step, tuple(spans))
         sizes = [span.count for span in spans]
         self._generator, self._words = generator, words
-        self._on_cpu = _on_cpu(torch.device(device))
-        dtype = torch.float64 if self._on_cpu and not words else torch.int64
-        pinned = torch.device(device).type == "cuda"  # nothing waits for the copy
         # One after another, so that an update takes them as one tensor.
-        buffer = torch.empty(sum(map(checked_size, sizes)), dtype=dtype, pin_memory=pinned)
-        self._whole, self._buffers = buffer, list(buffer.split(sizes))
+        buffer = torch.empty(sum(map(checked_size, sizes)), dtype=torch.int64 if words else torch.float64)
+        self._buffers = list(buffer.split(sizes))
         self._chunk = WORD_CHUNK if words else CHUNK
         self._chunks = deque((index, at) for index, size in enumerate(sizes) for at in range(0, size, self._chunk))
         self._helpers: list[Future[None]] = []
@@ -65,7 +59,7 @@ class StepNoise:
             self._helpers.append(pool(1).submit(self._work))
 
     def take(self) -> list[Tensor]:
-        """The Gaussians, float64 (size,) each, on the device; or the words, int64 (size,) each. Call once."""
+        """The Gaussians, float64 (size,) each; or the words, int64 (size,) each. Call once."""
         threads = torch.get_num_threads()
         if self._is_small or (self._words and threads == 1 and not self._helpers):
             self._work()
@@ -75,10 +69,7 @@ class StepNoise:
             helper.result()
         if self._helpers:
             torch.set_num_threads(threads)  # new threads start with this number, which a helper thread changed
-        if self._on_cpu or self._words:
-            return self._buffers
-        bits = self._whole.to(self.address[2], non_blocking=True)
-        return list(gaussians(bits).split([each.numel() for each in self._buffers]))
+        return self._buffers
 
     def drop(self) -> None:
         """Stops the work; the noise is not needed."""
@@ -96,12 +87,6 @@ class StepNoise:
             if self._words:
                 self._generator.stream.fill(out.numpy(), step, span.tensor, 0, span.first + start)
                 continue
-            bits = scratch[: len(out)] if self._on_cpu else out
+            bits = scratch[: len(out)]
             self._generator.fill_bits(bits, step, span.tensor, span.first + start)
-            if self._on_cpu:
-                gaussians(bits, out)
-
-
-def _on_cpu(device: torch.device) -> bool:
-    """Returns True if Gaussians, not only words, are made in advance."""
-    return device.type == "cpu"
+            gaussians(bits, out)

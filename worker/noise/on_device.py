@@ -1,121 +1,170 @@
-"""The noise step on a GPU: the same released bits as worker.noise.rounding, with one wait for the GPU.
+"""The noise step on a GPU: the same released bits as worker.noise.rounding, in one kernel, with one wait for the GPU.
 
-All tensors of a query are one flat array. The float64 part of the computation runs on the GPU, without branches. It
-also marks the numbers whose rounding it cannot decide (about three in a million), packs up to a fixed number of them,
-and copies them to the processor: this is the only wait. The processor settles them exactly and writes them back.
+The kernel (core/native/noise_step.h) makes the words of AES-256-CTR where they are used, by worker.noise.generator's
+addresses, so nothing is copied but the key. Its arithmetic is the float64 tier of the compiled step on processors, with
+the same proven bound (docs/theorems.md). Numbers that are in doubt (2 of 10¹⁰) keep their sum, and are listed with a
+fixed number of places. The list is copied: this is the only wait. The processor settles them exactly.
 
-R is a function of S + sZ alone (worker.noise.rounding), so it is the same on every device.
+R is a function of S + sZ alone (worker.noise.rounding), so it is the same on every device. Before the first release on
+a GPU, the kernel's bits are compared with the processor's on public numbers.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from worker.data.passes import moved
-from worker.noise.generator import KeyedStream
-from worker.noise.rounding import TAIL, TOLERANCE, Digits, _settled_sum, grid
+from core.errors import PrivacyError, TransientError
+from core.native import nvrtc
+from core.native.build import FOLDER
+from worker.native.cuda_driver import Module
+from worker.noise.generator import KeyedStream, checked_address
+from worker.noise.release import Address, noised_mean
+from worker.noise.rounding import grid, settle_at
 
-ONE_IN = 2**13  # at most one number in this many is packed; the expected share is a thirtieth of that
-LEAST = 64
-PIECE = 2**24  # numbers that are computed together: temporaries of a large model take no memory of its size
+# At import: an attempt's process can open no files once it sees data.
+TEXTS = {name: (FOLDER / name).read_text() for name in ("noise_step.h", "gaussians.h")}
+THREADS, SPANS, DOUBTS = 512, 64, 256  # as in noise_step.h
+BLOCKS = 2  # that a multiprocessor has room for
+PUBLIC_KEY, PUBLIC_SIZES, PUBLIC_FIRST = bytes(range(32)), (4097, 1, 3000), (0, 5, 2**40 + 1)
 
 
-def add_noise_flat(
-    values: Tensor, z: Tensor, std: float, stream: KeyedStream, step: int, first: int, sizes: Sequence[int]
-) -> Tensor:
-    """R of several tensors that lie one after the other.
+class Numbers(ctypes.Structure):
+    """Span of noise_step.h."""
+
+    _fields_ = [
+        ("numbers", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "position", "begin", "at", "tensor")),
+    ]
+
+
+class Step(ctypes.Structure):
+    """Step of noise_step.h: the kernel's argument."""
+
+    _fields_ = [
+        *((name, ctypes.c_double) for name in ("scale", "inverse", "grid", "divisor")),
+        ("doubts", ctypes.c_void_p),
+        ("cipher_blocks", ctypes.c_int64),
+        ("key", ctypes.c_uint32 * 8),
+        ("step", ctypes.c_uint32),
+        ("spans", ctypes.c_uint32),
+        ("span", Numbers * SPANS),
+    ]
+
+
+def noised_on_device(
+    private_sums: Sequence[Tensor], std: float, divisor: int, addresses: Sequence[Address]
+) -> list[Tensor]:
+    """R / L of the tensors of one query, over S itself where that is contiguous.
 
     Args:
-        values: S, float64 (m,), private.
-        z: the streams' float64 Gaussians, (m,), on the same device.
+        private_sums: S, float64, on one GPU.
         std: s.
-        stream: the source of z's words.
-        step: the logical step.
-        first: the first tensor's stream.
-        sizes: the numbers of each tensor.
-
-    Returns:
-        R, float64 (m,).
+        divisor: L.
+        addresses: of their words, of one stream and one step.
 
     Raises:
-        PrivacyError: S is not finite.
+        PrivacyError: S is not finite, or an address is outside the generator's layout; or this GPU's bits are not the
+            processor's.
+        TransientError: no kernel can be made or launched here.
     """
-    result, packed = torch.empty_like(values), []
-    starts = range(0, len(values), PIECE)
-    for start in starts:
-        part = slice(start, start + PIECE)
-        result[part], marked = _rounded(values[part], z[part], std, start)
-        packed.append(marked)
-    doubtful_values: list[tuple[float, float, float]] = []
-    rows = torch.cat(packed).cpu().tolist() if packed else []  # the wait
-    for start in starts:
-        limit = room(min(PIECE, len(values) - start))
-        (count, *these), rows = rows[: 1 + 3 * limit], rows[1 + 3 * limit :]
-        if count > limit:  # far more than can be expected: a sum that is not finite, or a broken generator
-            doubtful_values = _all_doubtful(values, z, std)
-            break
-        doubtful_values += [(these[at], these[at + 1], these[at + 2]) for at in range(0, 3 * int(count), 3)]
-    if doubtful_values:
-        ends = list(accumulate(sizes))
-        settled = [_settle(ends, sizes, each, std, stream, step, first) for each in doubtful_values]
-        at = moved(torch.tensor([int(each[0]) for each in doubtful_values]), result.device)
-        result.index_put_((at,), moved(torch.tensor(settled, dtype=torch.float64), result.device))
-    return result
+    if private_sums:
+        _require_same_bits(private_sums[0].device)
+    return _noised(private_sums, std, divisor, addresses)
 
 
-def room(numbers: int) -> int:
-    """How many doubtful numbers are packed; public."""
-    return max(LEAST, numbers // ONE_IN)
+def _noised(private_sums: Sequence[Tensor], std: float, divisor: int, addresses: Sequence[Address]) -> list[Tensor]:
+    results = [each.contiguous() for each in private_sums]
+    flat = [each.view(-1) for each in results]
+    starts = list(accumulate((len(each) for each in flat), initial=0))
+    spans = [at for at, each in enumerate(flat) if len(each)]
+    if not spans:
+        return results
+    doubts = torch.zeros(1 + 2 * DOUBTS, dtype=torch.int64, device=flat[0].device)
+    for at in range(0, len(spans), SPANS):
+        numbers = [(flat[each], starts[each], addresses[each]) for each in spans[at : at + SPANS]]
+        launch(_argument(numbers, std, divisor, doubts), doubts.device)
+    listed = doubts.cpu()  # the wait
+    count, places, sums = int(listed[0]), listed[1::2].tolist(), listed[2::2].view(torch.float64).tolist()
+    if count > DOUBTS:  # far more than can be expected
+        raise PrivacyError("a private sum is not finite, or the noise generator is broken")
+    for place, value in zip(places[:count], sums[:count], strict=True):
+        which = bisect_right(starts, place) - 1
+        address, index = addresses[which], place - starts[which]
+        exact = settle_at(value, std, address.stream, address.step, address.tensor, address.first + index)
+        flat[which][index].fill_(exact / divisor)
+    return results
 
 
-def _rounded(values: Tensor, z: Tensor, std: float, start: int) -> tuple[Tensor, Tensor]:
-    """R as float64 computes it; and [how many are doubtful, (position, S, R) of the first of them], as many as there is
-    room for.
+def _argument(numbers: Sequence[tuple[Tensor, int, Address]], std: float, divisor: int, doubts: Tensor) -> Step:
+    cell, address = grid(std), numbers[0][2]
+    step = Step(std / cell, 1.0 / cell, cell, divisor, doubts.data_ptr(), step=address.step, spans=len(numbers))
+    step.key[:] = struct.unpack(">8I", address.stream.key)
+    for span, (flat, start, place) in zip(step.span, numbers, strict=False):
+        checked_address(place.step, place.tensor, 0, place.first, len(flat))
+        if (place.stream, place.step) != (address.stream, address.step):
+            raise PrivacyError("the sums of one call have noise of one stream and one step")
+        span.numbers, span.count, span.position = flat.data_ptr(), len(flat), place.first
+        span.begin, span.at, span.tensor = step.cipher_blocks, start, place.tensor
+        step.cipher_blocks += (place.first + len(flat) + 1) // 2 - place.first // 2
+    return step
 
-    Args:
-        start: the first number's position.
+
+@cache
+def _require_same_bits(device: torch.device) -> None:
+    """Compares this GPU's release of public numbers with the processor's, whose words OpenSSL makes."""
+    stream = KeyedStream(PUBLIC_KEY)
+    addresses = [Address(stream, 2, at, first) for at, first in enumerate(PUBLIC_FIRST)]
+    sums = [torch.linspace(-99.0, 99.0, size, dtype=torch.float64) for size in PUBLIC_SIZES]
+    results = _noised([each.to(device, copy=True) for each in sums], 3.7, 7, addresses)
+    for value, address, result in zip(sums, addresses, results, strict=True):
+        words = torch.from_numpy(stream.words(2, address.tensor, 0, address.first, len(value)))
+        if not torch.equal(noised_mean(value, words, 3.7, 7, address), result.cpu()):
+            raise PrivacyError("this GPU's noise has other bits than the processor's")
+
+
+# --- The GPU ---
+
+
+@cache
+def machine_code(capability: str) -> bytes:
+    """The kernel for GPUs of this capability, such as "9.0". Compiled once: forks of this process have it, too.
+
+    Raises:
+        TransientError: it cannot be compiled here.
     """
-    result, certain = _computed(values, z, std)
-    doubtful, limit = ~certain, room(len(values))
-    at = torch.nonzero_static(doubtful, size=limit, fill_value=0)[:, 0]  # of a fixed size: nothing waits, or is sorted
-    rows = torch.stack([at.double() + start, values[at], result[at]], dim=1)
-    return result, torch.cat([doubtful.sum()[None].double(), rows.flatten()])
+    library = nvrtc.installed((torch.version.cuda or "").partition(".")[0])
+    if library is None:
+        raise TransientError(f"torch for CUDA {torch.version.cuda} comes without NVRTC, which compiles the GPU's noise")
+    return nvrtc.compiled(library, TEXTS, capability)
 
 
-def _computed(values: Tensor, z: Tensor, std: float) -> tuple[Tensor, Tensor]:
-    """R as float64 computes it, and where it is certain. See worker.noise.rounding._round_sums."""
-    g = grid(std)
-    multiples = torch.round(values / g).mul_(g)  # exact, and so is the rest
-    remainders = values - multiples
-    total = torch.add(remainders, z, alpha=std)
-    rounded = torch.add(total, 1.5 * 2.0**52 * g).sub_(1.5 * 2.0**52 * g)
-    off = total.sub_(rounded).abs_()
-    certain = (off <= (0.5 - TOLERANCE) * g) & ((rounded - remainders).abs_() <= TAIL * std)
-    return rounded.add_(multiples), certain
+def compile_ahead() -> None:
+    """Compiles for the GPU of this process's forks, if the environment names its capability."""
+    if capability := os.environ.get(nvrtc.CAPABILITY):
+        machine_code(capability)
 
 
-def _all_doubtful(values: Tensor, z: Tensor, std: float) -> list[tuple[float, float, float]]:
-    result, certain = _computed(values, z, std)
-    at = torch.nonzero(~certain).view(-1)
-    rows = torch.stack([at.double(), values[at], result[at]]).cpu()
-    return [(float(each[0]), float(each[1]), float(each[2])) for each in rows.T.tolist()]
+@cache
+def _module(device: torch.device) -> Module:
+    properties = torch.cuda.get_device_properties(device)
+    module = Module(machine_code(f"{properties.major}.{properties.minor}"))
+    module.launch("scrimp_noise_tables", 1, THREADS, torch.cuda.current_stream(device).cuda_stream, None)
+    return module
 
 
-def _settle(
-    ends: Sequence[int],
-    sizes: Sequence[int],
-    doubtful: tuple[float, float, float],
-    std: float,
-    stream: KeyedStream,
-    step: int,
-    first: int,
-) -> float:
-    """R of one number, exactly."""
-    at, value, guess = doubtful
-    tensor = next(number for number, end in enumerate(ends) if at < end)
-    position = int(at) - (ends[tensor] - sizes[tensor])
-    return _settled_sum(value, std, Digits(stream, step, first + tensor, position), guess)
+def launch(step: Step, device: torch.device) -> None:
+    """Launches the kernel on torch's stream. Tests put a processor in its place."""
+    with torch.cuda.device(device):
+        resident = torch.cuda.get_device_properties(device).multi_processor_count * BLOCKS
+        blocks = min(-(-step.cipher_blocks // THREADS), resident)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        _module(device).launch("scrimp_noise_step", blocks, THREADS, stream, step)

@@ -32,9 +32,9 @@ class Address:
     first: int = 0
 
 
-def takes_words(device: torch.device) -> bool:
+def takes_words() -> bool:
     """Returns True if words alone should be made ahead: the compiled step turns them into Gaussians as it adds them."""
-    return native.NATIVE is not None and device.type == "cpu"
+    return native.NATIVE is not None
 
 
 def noised_mean(
@@ -44,7 +44,7 @@ def noised_mean(
 
     Args:
         private_sum: S, float64.
-        noise: the address' words (int64) or their float64 Gaussians, in equal number, on the same device; overwritten.
+        noise: the address' words (int64) or their float64 Gaussians, in equal number; overwritten.
         std: s.
         divisor: L.
         out: where to write, contiguous float64; it may be `private_sum`. None: the noise's own memory.
@@ -59,18 +59,13 @@ def noised_mean(
     target = (noise if out is None else out).view(-1).view(torch.float64)
     if flat.dtype != torch.float64 or not len(flat) == noise.numel() == target.numel():
         raise PrivacyError("a private sum is float64 and has one word of noise for each number")
-    if noise.dtype == torch.int64 and takes_words(flat.device):
+    if noise.dtype == torch.int64 and takes_words():
         _compiled(flat, noise.view(-1), target, std, divisor, [address])
     else:
         z = gaussians(noise >> SHIFT) if noise.dtype == torch.int64 else noise
         at = (address.stream, address.step, address.tensor, address.first)
-        torch.div(add_noise(flat, z, std, *at), over(divisor, z.device), out=target)
+        torch.div(add_noise(flat, z, std, *at), divisor, out=target)
     return target.view(private_sum.shape)
-
-
-def over(divisor: int, device: torch.device) -> Tensor:
-    """The divisor as a tensor there: CUDA multiplies by the reciprocal of a number that is on the host."""
-    return torch.full((), divisor, dtype=torch.float64, device=device)
 
 
 def noised_means(
@@ -78,7 +73,7 @@ def noised_means(
 ) -> list[Tensor]:
     """`noised_mean` of several tensors, at once where the sums lie one after another, and so do the words."""
     flat, words = spanning(private_sums), spanning(noise)
-    at_once = flat is not None and words is not None and words.dtype == torch.int64 and takes_words(flat.device)
+    at_once = flat is not None and words is not None and words.dtype == torch.int64 and takes_words()
     if flat is None or words is None or not at_once or flat.dtype != torch.float64 or len(flat) != len(words):
         items = zip(private_sums, noise, addresses, strict=True)
         return [noised_mean(value, noise_of, std, divisor, address) for value, noise_of, address in items]

@@ -55,8 +55,8 @@ def add_noise(
     """R, in z's memory.
 
     Args:
-        values: S, float64, private.
-        z: the stream's float64 Gaussians for (step, tensor), in equal number, on the same device; overwritten.
+        values: S, float64, private, on the processor.
+        z: the stream's float64 Gaussians for (step, tensor), in equal number; overwritten.
         std: s.
         stream: the source of z's words.
         first: the first number's position in its stream.
@@ -68,10 +68,9 @@ def add_noise(
         PrivacyError: S is not finite.
     """
     flat, result = values.reshape(-1), z.view(-1)
-    size = CHUNK if values.device.type == "cpu" else max(len(flat), 1)
-    scratch = torch.empty(min(size, len(flat)), dtype=torch.float64, device=values.device)
-    for start in range(0, len(flat), size):
-        value, part = flat[start : start + size], result[start : start + size]
+    scratch = torch.empty(min(CHUNK, len(flat)), dtype=torch.float64)
+    for start in range(0, len(flat), CHUNK):
+        value, part = flat[start : start + CHUNK], result[start : start + CHUNK]
         for index in _round_sums(value, part, std, scratch[: len(part)]):
             digits = Digits(stream, step, tensor, first + start + index)
             part[index] = _settled_sum(float(value[index]), std, digits, float(part[index]))
