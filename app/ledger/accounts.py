@@ -375,7 +375,9 @@ def _left_of(session: Session, entry: LedgerEntry) -> tuple[int, int]:
     runs = select(Job.id).where(Job.parent_id == entry.job_id)
     drawn = select(func.coalesce(func.sum(LedgerEntry.train), 0), func.coalesce(func.sum(LedgerEntry.holdout), 0))
     train, holdout = session.execute(
-        drawn.where(LedgerEntry.dataset_id == entry.dataset_id, LedgerEntry.kind == "post", LedgerEntry.job_id.in_(runs))
+        drawn.where(
+            LedgerEntry.dataset_id == entry.dataset_id, LedgerEntry.kind == "post", LedgerEntry.job_id.in_(runs)
+        )
     ).one()
     return entry.train - int(train), entry.holdout - int(holdout)
 

@@ -507,6 +507,8 @@ def _note_begin(asked: list[tuple[str, str]], _connection: Any) -> None:
     asked.append(BEGIN)
 
 
-def _note_with_values(asked: list[tuple[str, str]], _c: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+def _note_with_values(
+    asked: list[tuple[str, str]], _c: Any, _cursor: Any, statement: str, values: Any, *_: Any
+) -> None:
     if not statement.startswith(("BEGIN", "RELEASE", "SAVEPOINT")):
         asked.append((statement, repr(values)))
