@@ -56,6 +56,7 @@ NO_LEDGER = "this data set has no ledger: it is public, or it does not exist"
 # Each admission runs them: built once, and without the ORM.
 ROW, TRAIN, HOLDOUT = ACCOUNTS.c, bindparam("more_train", type_=BigInteger), bindparam("more_holdout", type_=BigInteger)
 NOTHING = memos.Nothing()
+ENTRY = select(LedgerEntry).where(LedgerEntry.dataset_id == bindparam("ledger"), LedgerEntry.once == bindparam("name"))
 HOLD = (
     update(ACCOUNTS)
     .where(
@@ -494,7 +495,7 @@ def closed_because(account: AccountLike) -> str:
 
 def find(session: Session, dataset_id: str, once: str) -> LedgerEntry | None:
     """The entry with the unique name `once`."""
-    return session.scalar(select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once))
+    return session.scalar(ENTRY, {"ledger": dataset_id, "name": once})
 
 
 def _settle(

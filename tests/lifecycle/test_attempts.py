@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -24,9 +22,9 @@ from core.privacy.mechanism import MechanismConfig
 from tests.chaos.tamper import unprotected
 from tests.factories import add_dataset, release
 from tests.lifecycle.conftest import Submit, balances, claimed, job_row
+from tests.work import transactions
 
 DIGEST = "ab" * 32
-BEGIN = ("BEGIN", "")
 METRIC: dict[str, Any] = {
     "name": "accuracy",
     "step": 50,
@@ -91,19 +89,14 @@ def test_no_transaction_of_an_attempt_asks_the_same_twice(db: Database, submit: 
     """A tiny job is mostly its statements. Its holds, its hold's entry, its blocks and its metrics were each read twice
     in one transaction. The settlement and the move still look for its holds, each by itself."""
     log = claimed(db, submit())
-    asked: list[tuple[str, str]] = []
-    note = partial(_note_with_values, asked)
-    event.listen(db.engine, "begin", partial(_note_begin, asked))
-    event.listen(db.engine, "before_cursor_execute", note)
-    log.begin()
-    job, blocks, numbers = log.name_key("00")
-    log.start_block(1, 50)
-    log.record_digest(50, DIGEST)
-    log.succeed([], 50, [])
-    event.remove(db.engine, "before_cursor_execute", note)
-    transactions = [list(group) for is_begin, group in groupby(asked, lambda each: each == BEGIN) if not is_begin]
-    doubled = [each for group in transactions for each, times in Counter(group).items() if times > 1]
-    assert len(transactions) >= 6 and [each for each in doubled if "hold:" not in each[1]] == []
+    with transactions(db) as made:
+        log.begin()
+        job, blocks, numbers = log.name_key("00")
+        log.start_block(1, 50)
+        log.record_digest(50, DIGEST)
+        log.succeed([], 50, [])
+    doubled = [each for transaction in made for each, times in transaction.items() if times > 1]
+    assert len(made) >= 6 and [each for each in doubled if "hold:" not in each[1]] == []
     assert len(doubled) <= 1
     assert (job.segments[0].key_id, list(blocks.values()), numbers) == ("00", [[]], [])
 
@@ -501,14 +494,3 @@ def test_scores_on_the_training_account_are_posted_with_the_steps(db: Database, 
 
 def _note(said: list[str], _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
     said.append(statement)
-
-
-def _note_begin(asked: list[tuple[str, str]], _connection: Any) -> None:
-    asked.append(BEGIN)
-
-
-def _note_with_values(
-    asked: list[tuple[str, str]], _c: Any, _cursor: Any, statement: str, values: Any, *_: Any
-) -> None:
-    if not statement.startswith(("BEGIN", "RELEASE", "SAVEPOINT")):
-        asked.append((statement, repr(values)))
