@@ -164,14 +164,14 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
     return read_under(session, job, held_on(session, job.parent_id or job.id))
 
 
-def read_under(session: Session, job: Job, held: Sequence[str]) -> list[Dataset]:
-    """As `read_by`, of a job whose holds, or its study's, are on these data sets."""
-    paid = [session.get_one(Dataset, each) for each in held or [job.dataset_id]]
+def read_under(session: Session, job: Job, ledgers: Sequence[str]) -> list[Dataset]:
+    """As `read_by`, of a job whose holds, or its study's, are on these ledgers."""
+    paid = [session.get_one(Dataset, each) for each in ledgers or [job.dataset_id]]
     datasets = [each if each.pays_for is None else session.get_one(Dataset, each.pays_for) for each in paid]
     by_id = sorted(datasets, key=lambda dataset: dataset.id)
     if any(job.dataset_id not in (each.id, each.parent_id) for each in by_id):
         raise PrivacyError("a job may read the blocks of its own data set alone")
-    if not held and by_id[0].sensitivity == "private":
+    if not ledgers and by_id[0].sensitivity == "private":
         raise PrivacyError("this job has no hold: it may read no private record")
     return by_id
 

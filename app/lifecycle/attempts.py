@@ -195,9 +195,9 @@ class AttemptLog:
             limits = (runtime.max_duration_s, session.get_one(ApiKey, job.key_id).max_job_s)
             self._ran_before = job.ran_s
             limits_set = tuple(float(limit) for limit in limits if limit is not None)
-            held = held_on(session, job.parent_id or job.id)
-            read_under(session, job, held)  # refuses to read without a hold
-            return Begun(job.dataset_id, tuple(held) or (job.dataset_id,), published, limits_set, job.ran_s)
+            ledgers = held_on(session, job.parent_id or job.id)
+            read_under(session, job, ledgers)  # refuses to read without a hold
+            return Begun(job.dataset_id, tuple(ledgers) or (job.dataset_id,), published, limits_set, job.ran_s)
 
     def may_run_s(self, seconds: float) -> float:
         """Returns how long from now an attempt with `seconds` left may run: on private data until the next whole second
