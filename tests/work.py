@@ -1,12 +1,16 @@
-"""How much work statements are, whatever else the machine does: rows that PostgreSQL read, or steps of SQLite."""
+"""How much work is done, whatever else the machine does: statements, rows that PostgreSQL read, steps of SQLite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.orm import Session
+
+from app.db.database import Database
 
 
 def of_session(session: Session, table: str) -> Callable[[], int]:
@@ -36,3 +40,24 @@ def of_session(session: Session, table: str) -> Callable[[], int]:
         return done[0]
 
     return stop
+
+
+@contextmanager
+def transactions(db: Database) -> Iterator[list[Counter[tuple[str, str]]]]:
+    """The statements of each transaction within the block, with their values; without those that begin or nest it."""
+    seen = list[Counter[tuple[str, str]]]()
+
+    def begin(_connection: Any) -> None:
+        seen.append(Counter())
+
+    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if not statement.startswith(("BEGIN", "RELEASE", "SAVEPOINT")):
+            seen[-1][statement, repr(values)] += 1
+
+    event.listen(db.engine, "begin", begin)
+    event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(db.engine, "begin", begin)
+        event.remove(db.engine, "before_cursor_execute", note)

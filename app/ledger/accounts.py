@@ -56,6 +56,7 @@ NO_LEDGER = "this data set has no ledger: it is public, or it does not exist"
 # Each admission runs them: built once, and without the ORM.
 ROW, TRAIN, HOLDOUT = ACCOUNTS.c, bindparam("more_train", type_=BigInteger), bindparam("more_holdout", type_=BigInteger)
 NOTHING = memos.Nothing()
+ENTRY = select(LedgerEntry).where(LedgerEntry.dataset_id == bindparam("ledger"), LedgerEntry.once == bindparam("name"))
 HOLD = (
     update(ACCOUNTS)
     .where(
@@ -322,7 +323,8 @@ def draw(
             return settlement
         if find(session, dataset_id, f"settle:{study_id}") is not None:
             raise PrivacyError("the study is settled: nothing is left of its hold")
-        left = left_of_hold(session, dataset_id, study_id)
+        hold_entry = _hold_of(session, dataset_id, study_id)
+        left = _left_of(session, hold_entry)
         if train > left[0] or holdout > left[1]:
             raise PrivacyError("more would be spent than is left of the study's hold")
         account = move(
@@ -337,9 +339,7 @@ def draw(
         )
         if account is None:
             raise PrivacyError("the account holds less than this study's hold: its balances were changed from outside")
-        sub_accounts.settle(
-            session, dataset_id, _paid_by(session, dataset_id, study_id), (train, holdout), (train, holdout)
-        )
+        sub_accounts.settle(session, dataset_id, _paid_by(hold_entry), (train, holdout), (train, holdout))
         return append(
             session,
             account,
@@ -360,15 +360,25 @@ def left_of_hold(session: Session, dataset_id: str, job_id: str) -> tuple[int, i
     Raises:
         PrivacyError: the job has no hold.
     """
+    return _left_of(session, _hold_of(session, dataset_id, job_id))
+
+
+def _hold_of(session: Session, dataset_id: str, job_id: str) -> LedgerEntry:
     entry = find(session, dataset_id, f"hold:{job_id}")
     if entry is None:
         raise PrivacyError("this job has no hold to settle")
+    return entry
+
+
+def _left_of(session: Session, entry: LedgerEntry) -> tuple[int, int]:
     if Memo.of(entry.memo).study is None:
         return entry.train, entry.holdout
-    runs = select(Job.id).where(Job.parent_id == job_id)
+    runs = select(Job.id).where(Job.parent_id == entry.job_id)
     drawn = select(func.coalesce(func.sum(LedgerEntry.train), 0), func.coalesce(func.sum(LedgerEntry.holdout), 0))
     train, holdout = session.execute(
-        drawn.where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.kind == "post", LedgerEntry.job_id.in_(runs))
+        drawn.where(
+            LedgerEntry.dataset_id == entry.dataset_id, LedgerEntry.kind == "post", LedgerEntry.job_id.in_(runs)
+        )
     ).one()
     return entry.train - int(train), entry.holdout - int(holdout)
 
@@ -485,7 +495,7 @@ def closed_because(account: AccountLike) -> str:
 
 def find(session: Session, dataset_id: str, once: str) -> LedgerEntry | None:
     """The entry with the unique name `once`."""
-    return session.scalar(select(LedgerEntry).where(LedgerEntry.dataset_id == dataset_id, LedgerEntry.once == once))
+    return session.scalar(ENTRY, {"ledger": dataset_id, "name": once})
 
 
 def _settle(
@@ -499,7 +509,8 @@ def _settle(
 ) -> LedgerEntry:
     with session.begin_nested():
         lock(session, dataset_id)
-        hold_left = left_of_hold(session, dataset_id, job_id)
+        hold_entry = _hold_of(session, dataset_id, job_id)
+        hold_left = _left_of(session, hold_entry)
         settled = find(session, dataset_id, f"settle:{job_id}")
         if settled is not None:
             if (settled.kind, settled.train, settled.holdout) != (kind, *spent):
@@ -519,7 +530,7 @@ def _settle(
         )
         if account is None:
             raise PrivacyError("the account holds less than this job's hold: its balances were changed from outside")
-        sub_accounts.settle(session, dataset_id, _paid_by(session, dataset_id, job_id), hold_left, spent)
+        sub_accounts.settle(session, dataset_id, _paid_by(hold_entry), hold_left, spent)
         return append(
             session,
             account,
@@ -535,10 +546,9 @@ def _settle(
         )
 
 
-def _paid_by(session: Session, dataset_id: str, job_id: str) -> str | None:
-    """The id of the sub-account that a job's hold was taken from; None: the cap alone."""
-    hold_entry = find(session, dataset_id, f"hold:{job_id}")
-    return None if hold_entry is None else Memo.of(hold_entry.memo).budget
+def _paid_by(hold_entry: LedgerEntry) -> str | None:
+    """The id of the sub-account that a hold was taken from; None: the cap alone."""
+    return Memo.of(hold_entry.memo).budget
 
 
 def lock(session: Session, dataset_id: str) -> None:

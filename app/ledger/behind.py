@@ -64,10 +64,11 @@ def record(db: Database, heads: Heads, dataset_id: str) -> None:
                     return None
                 problem = misfit(session, account, recorded.head)
                 contents = session.scalars(select(DatasetContent.hmac).where(DatasetContent.dataset_id == dataset_id))
-                row = session.get_one(Dataset, dataset_id)
-                head = Head.of(account, row.owner_key, tuple(sorted(contents)))
+                owner_and_paid = select(Dataset.owner_key, Dataset.pays_for).where(Dataset.id == dataset_id)
+                owner, pays_for = session.execute(owner_and_paid).one()
+                head = Head.of(account, owner, tuple(sorted(contents)))
             if problem is None and heads.write(head, recorded):
-                return None if row.pays_for is None else record(db, heads, row.pays_for)
+                return None if pays_for is None else record(db, heads, pays_for)
         except (OSError, UnreadableHeadError, Unavailable) as error:
             raise TransientError(f"the head of {dataset_id} could not be recorded: {error}") from None
         if problem is not None:

@@ -9,7 +9,7 @@ in a circle, and a refusal on the last block leaves the first untouched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import ColumnElement, bindparam, or_, select
 from sqlalchemy.orm import Session
@@ -161,13 +161,17 @@ def read_by(session: Session, job: Job) -> list[Dataset]:
     Raises:
         PrivacyError: private data would be read without a hold.
     """
-    ids = held_on(session, job.parent_id or job.id) or [job.dataset_id]
-    paid = [session.get_one(Dataset, each) for each in ids]
+    return read_under(session, job, held_on(session, job.parent_id or job.id))
+
+
+def read_under(session: Session, job: Job, ledgers: Sequence[str]) -> list[Dataset]:
+    """As `read_by`, of a job whose holds, or its study's, are on these ledgers."""
+    paid = [session.get_one(Dataset, each) for each in ledgers or [job.dataset_id]]
     datasets = [each if each.pays_for is None else session.get_one(Dataset, each.pays_for) for each in paid]
     by_id = sorted(datasets, key=lambda dataset: dataset.id)
     if any(job.dataset_id not in (each.id, each.parent_id) for each in by_id):
         raise PrivacyError("a job may read the blocks of its own data set alone")
-    if ids == [job.dataset_id] and by_id[0].sensitivity == "private" and not held_on(session, job.parent_id or job.id):
+    if not ledgers and by_id[0].sensitivity == "private":
         raise PrivacyError("this job has no hold: it may read no private record")
     return by_id
 

@@ -94,9 +94,13 @@ def issue(
 
     def draft() -> _Unsigned | None:
         with db.read() as session:
-            ledgers = held_on(session, job_id)
-            issuing = _Issuing(job_id, code_version, public_key(key), loss, _notes(session, ledgers), whole_second())
-            content = _content_of(session, issuing)
+            ledgers = tuple(held_on(session, job_id))
+            newest = _notes(session, ledgers)
+            issuing = _Issuing(job_id, code_version, public_key(key), loss, ledgers, newest, whole_second())
+            job = session.get(Job, job_id)
+            if job is None:
+                raise NotFound("there is no such job")
+            content = _content_of(session, job, issuing)
         return None if content is None else _Unsigned(issuing, *content, announce)
 
     return sign_and_store(db, draft, key) is not None
@@ -120,6 +124,7 @@ class _Issuing:
     Attributes:
         signer: the public key that will sign it.
         loss: the profile of the job's plan.
+        ledgers: the data sets on which the job holds or held; no more come once it has settled.
         notes: the newest checkpoint of each ledger, by data set.
     """
 
@@ -127,6 +132,7 @@ class _Issuing:
     code_version: str
     signer: str
     loss: Profile | None
+    ledgers: Sequence[str]
     notes: Mapping[str, str]
     issued_at: datetime
 
@@ -145,8 +151,8 @@ class _Unsigned:
 
     def store(self, session: Session, signed: Signed) -> bool:
         # Locked: if two relays run at once, the second sees the first one's certificate.
-        session.get_one(Job, self.issuing.job_id, with_for_update={"key_share": True})
-        if _content_of(session, self.issuing) != (self.body, self.files):
+        job = session.get_one(Job, self.issuing.job_id, with_for_update={"key_share": True})
+        if _content_of(session, job, self.issuing) != (self.body, self.files):
             return False
         session.add(
             Certificate(
@@ -162,22 +168,18 @@ class _Unsigned:
         return True
 
 
-def _content_of(session: Session, issuing: _Issuing) -> tuple[object, Mapping[str, str]] | None:
+def _content_of(session: Session, job: Job, issuing: _Issuing) -> tuple[object, Mapping[str, str]] | None:
     """The body, as JSON, and the delivered files' hashes; None if there is nothing to certify, or nothing any more."""
-    job_id = issuing.job_id
-    job = session.get(Job, job_id)
-    if job is None:
-        raise NotFound("there is no such job")
-    dataset_ids = held_on(session, job_id)
-    if (job.mechanism is None and job.study is None) or not dataset_ids:
+    if (job.mechanism is None and job.study is None) or not issuing.ledgers:
         return None
-    entries = [find(session, each, f"settle:{job_id}") for each in dataset_ids]
+    entries = [find(session, each, f"settle:{job.id}") for each in issuing.ledgers]
     settled = [each for each in entries if each is not None]
-    if len(settled) < len(dataset_ids):
+    if len(settled) < len(issuing.ledgers):
         raise Conflict("wrong-state", "the job has not settled: there is nothing to certify yet")
-    if settled[0].kind == "void" or session.get(Certificate, job_id) is not None:
+    if settled[0].kind == "void" or session.get(Certificate, job.id) is not None:
         return None
-    return _body(session, job, settled, issuing).model_dump(mode="json"), _delivered(session, job)
+    files = _delivered(session, job)
+    return _body(session, job, settled, files, issuing).model_dump(mode="json"), files
 
 
 def _notes(session: Session, dataset_ids: Sequence[str]) -> dict[str, str]:
@@ -230,7 +232,7 @@ def _delivered(session: Session, job: Job) -> dict[str, str]:
     return files
 
 
-def _body(session: Session, job: Job, entries: list[LedgerEntry], issuing: _Issuing) -> Body:
+def _body(session: Session, job: Job, entries: list[LedgerEntry], files: Mapping[str, str], issuing: _Issuing) -> Body:
     settled = entries[0]  # the same amounts on every block
     if any((each.kind, each.train, each.holdout) != (settled.kind, settled.train, settled.holdout) for each in entries):
         raise PrivacyError("the job was settled differently on its blocks")
@@ -240,15 +242,14 @@ def _body(session: Session, job: Job, entries: list[LedgerEntry], issuing: _Issu
     if quoted.epsilon is None or issuing.loss is None:
         raise PrivacyError("a job without privacy has no certificate")
     weights = spec.delivers
-    model = session.get(Artifact, (job.id, weights))
-    released = model is not None
+    released = weights in files
     ledgers = _ledgers(session, job, spec, entries, issuing)
     blocks = [] if isinstance(ledgers, LedgerSettled) else [each.block for each in ledgers if each.block is not None]
     charge = Charge(train=settled.train, holdout=settled.holdout, unit=filter_for(account.filter, account.order).unit)
     if job.study is None:
-        ran = _training(session, job, released)
+        ran = _training(session, job, spec, released)
     else:  # its trials have drawn on its hold; the settlement covers the rest
-        ran, drawn = _study(session, job, spec, quoted, weights, released)
+        ran, drawn = _study(session, job, spec, quoted, issuing.ledgers[0], released)
         totals = {"train": charge.train + drawn.train, "holdout": charge.holdout + drawn.holdout}
         charge = charge.model_copy(update=totals)
     side = _side_information(session, spec)
@@ -271,7 +272,7 @@ def _body(session: Session, job: Job, entries: list[LedgerEntry], issuing: _Issu
         released=_delivered_kind(session, job, spec, released),
         warnings=tuple(job.warnings),
         code_version=issuing.code_version,
-        **_digests(spec, model),
+        **_digests(spec, files.get(weights)),
         graph_sha256=spec.model.sha256 if isinstance(spec.model, GraphModel) else None,
         issued_at=rfc3339(issuing.issued_at),
         threat_model=meaning.threat_model(ran.unit, reach=spec.model.reach),
@@ -288,9 +289,9 @@ def _delivered_kind(session: Session, job: Job, spec: JobSpec, released: bool) -
     return Releases.model_validate({"weights": False, "metrics": _metrics(session, job.id)} | left)
 
 
-def _digests(spec: JobSpec, file: Artifact | None) -> dict[str, str | None]:
+def _digests(spec: JobSpec, sha256: str | None) -> dict[str, str | None]:
     """The SHA-256 of the file that the job delivered, in the member of its kind."""
-    return {"model_sha256": None, rule_of(spec.kind).certified: None if file is None else file.sha256}
+    return {"model_sha256": None, rule_of(spec.kind).certified: sha256}
 
 
 def _governance(session: Session, job: Job, spec: JobSpec) -> Governed | None:
@@ -348,7 +349,7 @@ def _settled(session: Session, job: Job, entry: LedgerEntry, issuing: _Issuing) 
     return settled.model_copy(update={"checkpoint": note, "proofs": tuple(proofs)})
 
 
-def _training(session: Session, job: Job, has_model: bool) -> WhatRan:
+def _training(session: Session, job: Job, spec: JobSpec, has_model: bool) -> WhatRan:
     """What a job that trains once did."""
     mechanism = MechanismConfig.model_validate(job.mechanism)
     training = mechanism.training
@@ -364,24 +365,29 @@ def _training(session: Session, job: Job, has_model: bool) -> WhatRan:
         records_per_unit=training.records_per_unit,
         expected_batch_size=training.expected_batch_size,
         numerics=_numerics(session, job),
-        audit=_audit(session, job),
+        audit=None if spec.audit is None else _audit(session, job),
         steps=Steps(planned=training.steps, started=job.steps_started, effective=job.step if has_model else None),
     )
 
 
 def _study(
-    session: Session, job: Job, spec: JobSpec, quoted: CertifiedQuote, weights: str, has_model: bool
+    session: Session, job: Job, spec: JobSpec, quoted: CertifiedQuote, charged: str, has_model: bool
 ) -> tuple[WhatRan, Units]:
-    """What a study and each of its trials did, and what these have drawn on its hold."""
+    """What a study and each of its trials did, and what these have drawn on its hold.
+
+    Args:
+        charged: one of its ledgers: the same amounts are on every block's.
+    """
     stored = StoredStudy.read(job.study)
     if stored.common is None or quoted.mechanism is None or quoted.hpo is None or quoted.epsilon is None:
         raise PrivacyError("a study without privacy has no certificate")
     if spec.study is None:
         raise TypeError("this job is not a study")
     runs = list(session.scalars(select(Job).where(Job.parent_id == job.id).order_by(Job.trial_number)))
-    charged = held_on(session, job.id)[0]  # the same amounts on every block
     posts = [find(session, charged, f"settle:{run.id}") for run in runs]
-    of_runs = select(Artifact.job_id).where(Artifact.job_id.in_([run.id for run in runs]), Artifact.name == weights)
+    of_runs = select(Artifact.job_id).where(
+        Artifact.job_id.in_([run.id for run in runs]), Artifact.name == spec.delivers
+    )
     handed_out = set(session.scalars(of_runs))
     chosen_run = next((run for run in runs if run.trial_number == stored.chosen), None)
     if chosen_run is not None and has_model:  # its model is the study's now

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from app.db.database import Database
 from app.db.models import ApiKey, Artifact, Attempt, Block, Job, Metric, Worker
-from app.ledger.block_accounts import held_on, read_by
+from app.ledger.block_accounts import held_on, read_under
 from app.lifecycle import block_rows, learning, measures, study_states
 from app.lifecycle.attempt_records import Begun, Recorded, Resalted, StartedBlock
 from app.lifecycle.cadence import Cadence
@@ -195,9 +195,9 @@ class AttemptLog:
             limits = (runtime.max_duration_s, session.get_one(ApiKey, job.key_id).max_job_s)
             self._ran_before = job.ran_s
             limits_set = tuple(float(limit) for limit in limits if limit is not None)
-            read_by(session, job)  # refuses to read without a hold
-            reads = tuple(held_on(session, job.parent_id or job.id)) or (job.dataset_id,)
-            return Begun(job.dataset_id, reads, published, limits_set, job.ran_s)
+            ledgers = held_on(session, job.parent_id or job.id)
+            read_under(session, job, ledgers)  # refuses to read without a hold
+            return Begun(job.dataset_id, tuple(ledgers) or (job.dataset_id,), published, limits_set, job.ran_s)
 
     def may_run_s(self, seconds: float) -> float:
         """Returns how long from now an attempt with `seconds` left may run: on private data until the next whole second
@@ -322,11 +322,12 @@ class AttemptLog:
         if self._ran_before is not None:
             self._ran_at_save = self._ran_before + time.monotonic() - self._began
 
-    def name_key(self, key_id: str) -> None:
-        """Records at the first claim which server secret keys the first segment."""
+    def name_key(self, key_id: str) -> Recorded:
+        """Records at the first claim which server secret keys the first segment. Returns as `recorded`."""
         with self.db.write(urgent=True) as session:
             job = self._fenced(session)
             job.segments = tuple(each.model_copy(update={"key_id": each.key_id or key_id}) for each in job.segments)
+            return _recorded(session, job)
 
     def resalt(self, matched_step: int, key_id: str) -> Resalted:
         """Starts a fresh salt after the last matching step, as a replay was not identical.
@@ -460,13 +461,16 @@ class AttemptLog:
     def recorded(self) -> Recorded:
         """Returns the job, its recorded blocks by salt (to compare a replay with), and the metrics released so far."""
         with self.db.read() as session:
-            job = session.get_one(Job, self.held.job_id)
-            blocks: dict[str, list[StartedBlock]] = {segment.salt: [] for segment in job.segments}
-            for block in session.scalars(select(Block).where(Block.job_id == job.id).order_by(Block.id)):
-                if block.salt in blocks:
-                    blocks[block.salt].append(StartedBlock(block.first_step, block.last_step, block.digest))
-            metrics = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step))
-            return job, blocks, [Number.model_validate(each, from_attributes=True) for each in metrics]
+            return _recorded(session, session.get_one(Job, self.held.job_id))
+
+
+def _recorded(session: Session, job: Job) -> Recorded:
+    blocks: dict[str, list[StartedBlock]] = {segment.salt: [] for segment in job.segments}
+    for block in session.scalars(select(Block).where(Block.job_id == job.id).order_by(Block.id)):
+        if block.salt in blocks:
+            blocks[block.salt].append(StartedBlock(block.first_step, block.last_step, block.digest))
+    metrics = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step))
+    return job, blocks, [Number.model_validate(each, from_attributes=True) for each in metrics]
 
 
 def _progress(session: Session, job: Job, step: int) -> None:

@@ -32,8 +32,12 @@ STARTED = select(
     func.count(case((IS_OTHER, BLOCKS.c.salt)).distinct()).label("others"),
 ).where(OF_JOB)
 AT_END = (OF_JOB, UNDER, BLOCKS.c.last_step == bindparam("last"))
-DIGESTS = select(BLOCKS.c.digest).where(*AT_END)
-RECORD_DIGEST = update(BLOCKS).where(*AT_END).values(digest=bindparam("state"))
+RECORD_DIGEST = (
+    update(BLOCKS)
+    .where(*AT_END)
+    .values(digest=func.coalesce(BLOCKS.c.digest, bindparam("state")))
+    .returning(BLOCKS.c.digest)
+)
 COUNT_STEPS = update(JOBS).where(JOBS.c.id == bindparam("job")).values(steps_started=bindparam("started"))
 ADD = insert(BLOCKS)
 
@@ -76,15 +80,14 @@ def record_digest(connection: Connection, job: Row[Any], attempt: int, step: int
     """
     salt = _salt_at(job.segments, step)
     end = {"job": job.id, "under": salt, "last": step}
-    recorded = connection.execute(DIGESTS, end).scalars().all()
-    if any(earlier not in (None, digest) for earlier in recorded):
+    # A digest that is there stays, and comes back: another one ends the transaction.
+    recorded = connection.execute(RECORD_DIGEST, end | {"state": digest}).scalars().all()
+    if any(each != digest for each in recorded):
         raise PrivacyError("a replay differs from the recorded digest, but continued under the same keys")
-    if recorded:
-        connection.execute(RECORD_DIGEST, end | {"state": digest})
-    elif step == 0:
-        connection.execute(ADD, _row(job, attempt, salt, (0, 0), digest))
-    else:
+    if not recorded and step > 0:
         raise PrivacyError("a digest without a started block")
+    if not recorded:
+        connection.execute(ADD, _row(job, attempt, salt, (0, 0), digest))
     return salt
 
 

@@ -36,6 +36,8 @@ class Released(NamedTuple):
 def warnings(session: Session, job: Job) -> list[str]:
     """The warnings about a job's last released scores."""
     rows = session.scalars(select(Metric).where(Metric.job_id == job.id).order_by(Metric.step)).all()
+    if not rows:
+        return []
     last = {each.name: Released(each.name, each.value, each.std) for each in rows}
     task = DatasetSpec.model_validate(session.get_one(Dataset, job.dataset_id).spec).task
     scores = MechanismConfig.model_validate(job.mechanism).scores if job.mechanism is not None else ()

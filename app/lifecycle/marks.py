@@ -215,6 +215,8 @@ def adopt(session: Session, job: Job, mark: Mark) -> bool:
     """
     if job.status in FINISHED or job.mechanism is None:
         return False
+    if not (mark.steps_started or mark.salts or mark.released):  # as a job's first attempt finds it
+        return False
     for released in mark.released:
         if session.get(Metric, (job.id, released.name, released.step)) is None:
             release(session, job, (released,))

@@ -23,7 +23,7 @@ from app import logs, tracing
 from app.audit import audit_chain, same_content
 from app.db.changes import SELDOM_S, Changes
 from app.db.database import Database
-from app.db.models import Account, Job, Outbox, Prediction
+from app.db.models import Job, Outbox, Prediction
 from app.egress import making
 from app.ledger import behind, certificates, signed_terms
 from app.ledger.block_accounts import held_on
@@ -281,9 +281,6 @@ class Relay:
     def _advance(self, dataset_id: str) -> None:
         """Signs a checkpoint for a certificate to prove its entries in. If it is refused, or the ledger is behind its
         record, the certificate has none."""
-        with self.db.read() as session:
-            if session.get(Account, dataset_id) is None:
-                return
         if behind.problems(self.db, self.heads, [dataset_id]):
             return
         try:

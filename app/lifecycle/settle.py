@@ -273,19 +273,23 @@ def _first_queued(session: Session, but: Job, count: int) -> list[str]:
 
 def _started_part(session: Session, job: Job, mechanism: MechanismConfig, hold: Units, released: Counter[str]) -> Units:
     """Returns the charge for the steps and scores that were started, at most the hold."""
+    is_whole = job.steps_started == mechanism.training.steps
+    train = hold.train if is_whole else _started_train(session, job, mechanism, released)
+    on_holdout = [each.metric for each in mechanism.scores if each.account == "holdout"]
+    counts = (sum(times[name] for name in on_holdout) for times in (released, _planned(mechanism)))
+    return Units(train=min(train, hold.train), holdout=_released_charge(hold.holdout, *counts))
+
+
+def _started_train(session: Session, job: Job, mechanism: MechanismConfig, released: Counter[str]) -> int:
+    """Returns the price of the steps that were started, and of the scores on training records that were released."""
     account = session.get_one(Account, block_accounts.held_on(session, job.parent_id or job.id)[0])
-    privacy_filter = filter_of(account.filter, account.order)
     on_train = [
         each.model_copy(update={"times": released[each.metric]})
         for each in mechanism.scores
         if each.account == "train" and released[each.metric] > 0
     ]
     started = mechanism.started(started_training(session, job, mechanism.training), on_train)
-    is_whole = job.steps_started == mechanism.training.steps
-    train = hold.train if is_whole else privacy_filter.charge(started, "train")
-    on_holdout = [each.metric for each in mechanism.scores if each.account == "holdout"]
-    counts = (sum(times[name] for name in on_holdout) for times in (released, _planned(mechanism)))
-    return Units(train=min(train, hold.train), holdout=_released_charge(hold.holdout, *counts))
+    return filter_of(account.filter, account.order).charge(started, "train")
 
 
 def _planned(mechanism: MechanismConfig) -> Counter[str]:

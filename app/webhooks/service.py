@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, or_, select
+from sqlalchemy import bindparam, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.audit import record as audit
@@ -20,6 +20,9 @@ from core.contracts.event_kinds import CHECKPOINT, THRESHOLD, WEBHOOK_TEST, Budg
 from core.errors import Conflict, NotFound
 from core.ids import new_id, now, rfc3339
 
+LISTENING = select(Webhook).where(
+    Webhook.enabled, or_(Webhook.dataset_id.is_(None), Webhook.dataset_id == bindparam("of"))
+)
 MAX_PER_KEY = 20
 OVERLAP = timedelta(hours=24)  # how long both secrets sign after a rotation
 
@@ -224,13 +227,10 @@ def _queue(
     session: Session, kind: str, dataset_id: str, data: dict[str, object], concerns: Callable[[str], bool]
 ) -> None:
     """Adds a delivery for each webhook that listens to this kind on this data set and whose key it concerns."""
-    listening = select(Webhook).where(
-        Webhook.enabled, or_(Webhook.dataset_id.is_(None), Webhook.dataset_id == dataset_id)
-    )
     at, due = now(), now_there(session)
     session.add_all(
         message(webhook, kind, dataset_id, at, dict(data), due=due)
-        for webhook in session.scalars(listening).all()
+        for webhook in session.scalars(LISTENING, {"of": dataset_id}).all()
         if kind in webhook.events and concerns(webhook.key_id)
     )
 

@@ -224,6 +224,26 @@ def test_counts_read_no_job_that_ended_long_ago(db: Database, dataset: str) -> N
     assert len(statements) == 2 and all("finished_at" in each[0] for each in statements)
 
 
+def test_counts_of_failures_read_no_entry_that_was_counted(db: Database) -> None:
+    """`/metrics` read each failure's entry at each scrape, to find that all were sealed."""
+    effort = list[int]()
+    for failures in (200, 2_000):
+        with db.write() as session:
+            for _ in range(failures):
+                audit.record(session, "job.failed", "job_1", because="its own error")
+        while seal(db):
+            pass
+        with db.write() as session:
+            if db.engine.dialect.name == "postgresql":  # as its housekeeping does
+                session.execute(text("ANALYZE audit_entries"))
+        with db.read() as session:
+            counts.failures_by_cause(db, session)
+            done = of_session(session, "audit_entries")
+            counted = counts.failures_by_cause(db, session)
+            effort.append(done())
+    assert counted == {"its own error": 2_200} and effort[1] <= effort[0] + 15
+
+
 def test_counts_begin_anew_when_a_backup_was_restored_under_the_process(db: Database, dataset: str) -> None:
     """Of what was counted, the backup may lack a part: the last audit entry that was sealed then is not there."""
 

@@ -23,6 +23,7 @@ from core.privacy.pld import epsilon as pld_epsilon
 from tests import factories
 from tests.ledger import support
 from tests.ledger.support import DELTA, held_job, mechanism, open_ledger, post, signed_document, void
+from tests.work import transactions
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NUMERICS = factories.numerics().model_dump(mode="json")
@@ -50,6 +51,17 @@ def succeeded(db: Database, dataset_id: str, **plan: Any) -> str:
         score = {"name": "accuracy", "step": job.steps, "value": 0.8231, "std": 0.004, "on": "holdout"}
         session.add(Metric(job_id=job_id, released_by="noisy_count", **score))
     return job_id
+
+
+def test_a_certificate_asks_nothing_twice_in_one_transaction(db: Database) -> None:
+    """Its content is read to be signed, and once more to be stored. The job's holds and its model were read in each
+    twice, and the holds of a job that has settled cannot change."""
+    job_id = succeeded(db, open_ledger(db))
+    with transactions(db) as made:
+        assert issue(db, job_id)
+    assert [each for transaction in made for each, times in transaction.items() if times > 1] == []
+    assert sum("hold:" in values for transaction in made for _statement, values in transaction) == 1
+    assert len(made) == 3
 
 
 def test_a_certificate_says_all_that_is_needed(db: Database) -> None:

@@ -63,8 +63,8 @@ class Watch:
         self.ended: Ended | None = None
         self.error: Exception | None = None
         self._heard = self._renewed = time.monotonic()
-        self._next_beat = 0.0
         self._longest_s = 0.0
+        self._next_beat = self._following_beat()  # the attempt's first write has just renewed the lease
         self._done = threading.Event()
         # In this thread's context, so that its log lines name the same attempt.
         context = contextvars.copy_context()
@@ -130,10 +130,13 @@ class Watch:
                 self.ended, self.error = "error", error
             return
         finally:
-            self._next_beat = time.monotonic() + min(self._settings.heartbeat_s, self._log.cadence.left_s() or 1.0)
+            self._next_beat = self._following_beat()
         self._renewed = time.monotonic()
         if is_stopping and self.told_at is None:
             self.told_at = time.monotonic()
+
+    def _following_beat(self) -> float:
+        return time.monotonic() + min(self._settings.heartbeat_s, self._log.cadence.left_s() or 1.0)
 
     def _why_to_end(self) -> Ended | None:
         at = time.monotonic()

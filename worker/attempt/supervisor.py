@@ -507,8 +507,7 @@ class Supervised:
     def _start_message(self) -> messages.Start:
         """Everything the attempt needs, from the current database."""
         secrets = self.secrets
-        self.log.name_key(secrets.current)
-        recorded = self.log.recorded()
+        recorded = self.log.name_key(secrets.current)
         job, blocks, _released = recorded
         self.segments = tuple(job.segments)
         foreign = [each.from_step for each in job.segments if each.key_id not in secrets.by_id]
