@@ -332,17 +332,22 @@ def test_what_does_not_compile_says_why(compiler: ctypes.CDLL) -> None:
 
 
 def test_without_nvrtc_a_gpu_s_attempt_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_device, "CODES", {})
     monkeypatch.setattr(torch.version, "cuda", "99.1")
     with pytest.raises(TransientError, match=r"99\.1 comes without NVRTC"):
-        on_device.machine_code.__wrapped__("9.0")
+        on_device.machine_code("9.0")
 
 
-def test_the_fork_server_compiles_for_the_gpu_of_its_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: list[str] = []
-    monkeypatch.setattr(on_device, "machine_code", known.append)
+def test_a_fork_that_ends_compiles_for_the_gpu_of_later_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC calls cuInit where it finds a driver: a process that did so has no fork that can use CUDA."""
+    monkeypatch.setattr(on_device, "CODES", {})
+    monkeypatch.setattr(nvrtc, "installed", lambda _major: ctypes.CDLL(None))
+    monkeypatch.setattr(nvrtc, "compiled", lambda *of: f"{of[2]} {os.getpid()}".encode())
     gpu = Device(kind="cuda", index=0, name="H200", memory_bytes=1, capability="9.0")
-    for device in (gpu, processor()):
+    for device in (processor(), gpu):
+        assert not on_device.CODES
         with monkeypatch.context() as environment:
             environment.setattr(os, "environ", visible(device, {}))
             on_device.compile_ahead()
-    assert known == ["9.0"]
+    capability, pid = on_device.machine_code("9.0").decode().split()
+    assert capability == "9.0" and int(pid) != os.getpid()

@@ -16,7 +16,6 @@ Each process may use BYTES of memory (worker.attempt.confined) and becomes that 
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import select
 import signal
@@ -50,7 +49,6 @@ COMMAND = (sys.executable, "-m", "worker.attempt.fork_server")
 LOGS = {"SCRIMP_LOG_FORMAT": "text", "SCRIMP_LOG_LEVEL": "INFO"}
 LIBC = ctypes.CDLL(None, use_errno=True)
 ROOT = Path(__file__).resolve().parents[2]
-logger = logging.getLogger(__name__)
 
 
 class StartError(WorkerError):
@@ -208,10 +206,7 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
 
         complete()
         code_release.packages(), code_release.code(*code_release.OWN)  # attempts inherit the answers
-        try:
-            on_device.compile_ahead()
-        except TransientError as error:  # attempts end as the device's, and are silent
-            logger.error("%s", error)
+        on_device.compile_ahead()
     control, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:

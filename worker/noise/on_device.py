@@ -12,6 +12,7 @@ a GPU, the kernel's bits are compared with the processor's on public numbers.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import struct
 from bisect import bisect_right
@@ -34,6 +35,8 @@ from worker.noise.rounding import grid, settle_at
 TEXTS = {name: (FOLDER / name).read_text() for name in ("noise_step.h", "gaussians.h")}
 THREADS, SPANS, DOUBTS = 512, 64, 256  # as in noise_step.h
 BLOCKS = 2  # that a multiprocessor has room for
+CODES: dict[str, bytes] = {}  # the kernel, by the GPU's capability
+logger = logging.getLogger(__name__)
 # Compared: more numbers than a GPU's threads take at once, and a stream's last ones. The last IN_DOUBT are in doubt.
 PUBLIC_KEY, PUBLIC_STD, IN_DOUBT = bytes(range(32)), 3.7, 40
 PUBLIC_SIZES, PUBLIC_FIRST = (2**19, 1, 3000, IN_DOUBT), (0, 5, WORDS - 3001, 2**40 + 1)
@@ -143,23 +146,44 @@ def _require_same_bits(device: torch.device) -> None:
 # --- The GPU ---
 
 
-@cache
 def machine_code(capability: str) -> bytes:
     """The kernel for GPUs of this capability, such as "9.0". Compiled once: forks of this process have it, too.
 
     Raises:
         TransientError: it cannot be compiled here.
     """
-    library = nvrtc.installed((torch.version.cuda or "").partition(".")[0])
-    if library is None:
-        raise TransientError(f"torch for CUDA {torch.version.cuda} comes without NVRTC, which compiles the GPU's noise")
-    return nvrtc.compiled(library, TEXTS, capability)
+    if capability not in CODES:
+        library = nvrtc.installed((torch.version.cuda or "").partition(".")[0])
+        if library is None:
+            raise TransientError(f"torch for CUDA {torch.version.cuda} comes without NVRTC, which compiles GPUs' noise")
+        CODES[capability] = nvrtc.compiled(library, TEXTS, capability)
+    return CODES[capability]
 
 
 def compile_ahead() -> None:
-    """Compiles for the GPU of this process's forks, if the environment names its capability."""
-    if capability := os.environ.get(nvrtc.CAPABILITY):
-        machine_code(capability)
+    """Compiles for the GPU of this process's forks, if the environment names its capability. It cannot: this is logged.
+
+    A process that ends does it, as NVRTC initializes CUDA where it finds a driver: no fork of this one could use it.
+    """
+    capability = os.environ.get(nvrtc.CAPABILITY)
+    if not capability:
+        return
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(machine_code(capability))
+            os._exit(0)
+        except Exception as error:  # attempts end as the device's, and are silent
+            logger.error("%s", error)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        code = pipe.read()
+    if os.waitpid(pid, 0)[1] == 0:
+        CODES[capability] = code
 
 
 @cache
