@@ -6,7 +6,8 @@
 A private step is complete and made by the service's own parts: passes, norms, sum, keyed noise made ahead, DP-Adam. A
 non-private step is plain torch: float32, torch's own loss and Adam. All kinds of step in one row take turns. Throughput
 is of the non-private step. Memory is the peak that torch allocated in a step. The largest batch is the largest power of
-two times the row's batch that fits in one pass.
+two times the row's batch that fits in one pass. In rows of TF32 plain torch and Opacus have it on throughout, and the
+private step in its passes (docs/theorems.md, "TF32 in passes").
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -30,11 +31,16 @@ import torch  # noqa: E402
 
 from benchmarks import bench_engine as engine  # noqa: E402
 from benchmarks.bench_engine import Batch, Step, Task, drawn  # noqa: E402
+from core.contracts.cnn import ImageSize  # noqa: E402
 from core.contracts.hf import HfModel  # noqa: E402
 from core.contracts.job_spec import CnnModel, MlpModel, ReAttention, TransformerRecModel  # noqa: E402
 from core.parts import model_folder  # noqa: E402
+from core.privacy.numerics import PublicSizes  # noqa: E402
+from scrimp_server.inline import slots_for  # noqa: E402
 from tests.hf import tiny  # noqa: E402
 from worker.clipping.bookkeeping import Bookkeeping  # noqa: E402
+from worker.clipping.precision import in_tf32  # noqa: E402
+from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.sequence_records import SequenceRecords  # noqa: E402
 from worker.models.hf.hf_model import HfTuning  # noqa: E402
 from worker.models.next_item import NextItem  # noqa: E402
@@ -42,6 +48,7 @@ from worker.noise.gaussian import GaussianRelease  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402
 from worker.optimizers.descent import Descent  # noqa: E402
 from worker.optimizers.dp_adam import DpAdam  # noqa: E402
+from worker.optimizers.pieces import flattened  # noqa: E402
 from worker.training.self_test import random_records  # noqa: E402
 
 REPORT = ROOT / "benchmarks" / "reports" / "gpu.md"
@@ -54,13 +61,15 @@ class Shipped:
 
     def __init__(self, task: Task) -> None:
         module = task.module()
-        self.parameters = {
-            name: p.detach().clone().double() for name, p in module.named_parameters() if p.requires_grad
-        }
-        self.engine = Bookkeeping[Any](
-            module, task.losses, rows=len(task.batch[0]), kind="flat", max_grad_norm=1.0, dtype=torch.float32
+        self.parameters = flattened(
+            {name: p.detach().double() for name, p in module.named_parameters() if p.requires_grad}
         )
         self.batch, self.number = drawn(task), 0
+        rows, group = len(self.batch), task.numerics.group  # one pass, as where a GPU's memory has room
+        grid = Grid(rows, rows)
+        self.engine = Bookkeeping[Any](
+            module, task.losses, rows=rows, kind="flat", max_grad_norm=1.0, grid=grid, group=group
+        )
         self.release = GaussianRelease(
             engine.KEY, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=len(task.batch[0])
         )
@@ -104,6 +113,9 @@ class ModelTask(Task):
 
     def __init__(self, model: HfTuning | NextItem, batch: Batch) -> None:
         self.model, self.batch = model, tuple(each.to(engine.DEVICE) for each in batch)
+        # A step's rows and groups are those of any model of sequences.
+        sizes = PublicSizes(60_000, 1, 10, 11, sparse=False, slots=slots_for(60_000).train)
+        self.numerics = engine.shipped({"kind": "transformer_rec"}, sizes, len(batch[0]))
         self.standard = self
 
     def module(self) -> torch.nn.Module:
@@ -177,13 +189,31 @@ TINY_SMOLLM2 = SMOLLM2 | {
 }
 
 
-def rows(folder: Path, *, small: bool) -> dict[str, Callable[[int], Task]]:
-    """Each row's task for a batch of so many times its size."""
+class Row(NamedTuple):
+    """A row's task for a batch of so many times its size; and whether products of float32 are in TF32."""
+
+    make: Callable[[int], Task]
+    tf32: bool = False
+
+
+IN_TF32 = ("DPFormer, Re-Attention", "WRN-16-4", "GPT-2 124M, full")
+
+
+def rows(folder: Path, *, small: bool) -> dict[str, Row]:
+    """All rows; some of them in TF32 too."""
+    every = {name: Row(make) for name, make in tasks(folder, small=small).items()}
+    return every | {f"{name}, TF32": Row(row.make, True) for name, row in every.items() if name.startswith(IN_TF32)}
+
+
+def tasks(folder: Path, *, small: bool) -> dict[str, Callable[[int], Task]]:
+    """Each row's task."""
     items: dict[str, int] = {"items": 60, "dim": 8, "length": 6} if small else {}
     gpt2, smol, length = (TINY_GPT2, TINY_SMOLLM2, 8) if small else (GPT2, SMOLLM2, 128)
     b = 4 if small else 256
     relu = MlpModel(hidden=[512, 256], activation="relu")
     text = 2 if small else 16
+    image = ImageSize(height=4, width=4, channels=3) if small else None
+    wide = CnnModel(preset="wrn16_4", activation="relu", weight_standardization=True, image=image)
     return {
         f"tied transformer, all positions, B={b}": lambda k: engine.transformer(n=b * k, **items),
         f"tied transformer, last position, B={b}": lambda k: engine.transformer(positions="last", n=b * k, **items),
@@ -191,6 +221,7 @@ def rows(folder: Path, *, small: bool) -> dict[str, Callable[[int], Task]]:
         f"DPFormer, Re-Attention, B={b}": lambda k: dpformer(b * k, **items),
         f"MLP 784-512-256-10, B={2 * b}": lambda k: engine.network(relu, 784, 2 * b * k),
         f"CNN conv2 28×28, B={2 * b}": lambda k: engine.network(CnnModel(preset="conv2"), 784, 2 * b * k),
+        f"WRN-16-4, B={b}": lambda k: engine.network(wide, wide.size.numbers, b * k),
         f"GPT-2 124M, full, T={length}, B={text}": lambda k: language(folder, "gpt2", "full", length, text * k, gpt2),
         f"GPT-2 124M, LoRA, T={length}, B={text}": lambda k: language(folder, "gpt2", "lora", length, text * k, gpt2),
         f"SmolLM2-135M, LoRA, T={length}, B={text}": lambda k: language(
@@ -311,12 +342,14 @@ def main() -> None:
         return
     engine.DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.allow_tf32 = False  # as in an attempt; torch's own default is True
     lines, notes, began = [], [], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        for name, make in rows(Path(folder), small=asked.tiny).items():
+        for name, row in rows(Path(folder), small=asked.tiny).items():
             if asked.row not in name:
                 continue
-            found = measured(make, 1 if asked.tiny else asked.rounds, 1 if asked.tiny else DOUBLINGS)
+            with in_tf32(row.tf32):
+                found = measured(row.make, 1 if asked.tiny else asked.rounds, 1 if asked.tiny else DOUBLINGS)
             lines.append(line(name, found))
             notes += [f"* {name}, {kind}: {each.why}" for kind, each in found.items() if each.why]
             print(lines[-1], flush=True)
@@ -325,6 +358,8 @@ def main() -> None:
     if engine.DEVICE.type == "cuda" and not asked.tiny and not asked.row:
         REPORT.write_text(report(lines, notes, time.perf_counter() - began))
         print(f"wrote {REPORT}")
+    if any(", private: " in note for note in notes):
+        sys.exit("a private step was refused")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The first hour on a GPU: what only one can show, besides its tests and speed. `scripts/gpu_hour.sh` runs all of it.
 
-    self-test   for every model of the catalogue: operations that are not on the closed list, bits that follow other
-                records, and whether a pass repeats
+    self-test   for every model of the catalogue, networks in TF32 too: operations that are not on the closed list, bits
+                that follow other records, and whether a pass repeats
     places      how many results a row's softmax, or its product with a sparse matrix, has at 48 places
     noise       milliseconds of a release of 10⁵ to 10⁸ numbers, and its bits beside the processor's
 
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from tests.bound.worst import CASES, LARGE, MORE, Case, engine_of
 from worker.data.placed import placed
+from worker.models.modules import ModuleModel
 from worker.models.views import stilled
 from worker.noise.gaussian import GaussianRelease
 from worker.optimizers.pieces import flattened
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal in small sizes")
     tiny = parser.parse_args().tiny
     torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.allow_tf32 = False  # as in an attempt
     print(f"# {torch.cuda.get_device_name(0)}, torch {torch.__version__}\n")
     for title, lines in (
         ("Self-test", self_tests(tiny=tiny)),
@@ -72,13 +74,15 @@ def self_tests(*, tiny: bool) -> Iterator[str]:
     for name in FEW if tiny else every:
         try:
             yield self_tested(name, every[name])
+            if isinstance(every[name].model, ModuleModel) and every[name].model.dtype == torch.float32:
+                yield self_tested(f"{name}, TF32", every[name], tf32=True)
         except (RuntimeError, TypeError) as error:  # one model must not end the hour
             yield judged(name, f"{type(error).__name__}: {str(error).splitlines()[0][:150]}", fine=False)
 
 
-def self_tested(name: str, case: Case) -> str:
+def self_tested(name: str, case: Case, *, tf32: bool = False) -> str:
     """Operations of a pass, and whether records that stay keep their bits among others."""
-    model = replace(case.model, device=GPU)  # type: ignore[type-var]
+    model = replace(case.model, device=GPU, tf32=tf32)  # type: ignore[type-var]
     generator = torch.Generator().manual_seed(0)
     parameters = placed(random_parameters(model, generator), GPU)
     pool = random_records(model, 2 * ROWS, generator, sparse=case.sparse, extremes=True)

@@ -17,6 +17,7 @@ Section = tuple[str, list[str]]
 RELATIONS = {"add_or_remove_one": "adding or removing one"}
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 DELTAS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
+TF32 = ", whose products round their factors to 11 digits"
 FILTERS = {"rdp": "a Rényi filter", "gdp": "a Gaussian-DP filter"}
 METHODS = {
     "gdp": "exact",
@@ -291,13 +292,17 @@ def _read(body: Json) -> list[str]:
     ]
 
 
+def _products(numerics: Json) -> str:
+    return TF32 if numerics.get("fp32_precision") == "tf32" else ""
+
+
 def _numerics(body: Json) -> list[str]:
     """Of a study those of its trials, each once."""
     study = body.get("study")
     reports = [body.get("numerics")] if study is None else [run.get("numerics") for run in study["runs"]]
     lines = [
-        f"passes in {each['passes']}, sums in {each['sums']}; rounding is paid for: the noise is larger by "
-        f"{each['sensitivity_slack'] - 1.0:.1g} of itself"
+        f"passes in {each['passes']}{_products(each)}, sums in {each['sums']}; rounding is paid for: the noise is "
+        f"larger by {each['sensitivity_slack'] - 1.0:.1g} of itself"
         for each in reports
         if each is not None
     ]

@@ -19,7 +19,10 @@ LOADING = "tests/hf/"
 # Of tests/e2e, files that start services of their own, and those whose tests are on the cluster unless they name a
 # backing. All others share one `scrimp serve`, on SQLite unless a test names another backing.
 WHOLE = "tests/e2e/"
-ALONE = {f"{WHOLE}test_{file}.py" for file in ("machines", "object_store", "ranks", "ray", "second_user", "token")}
+ALONE = {
+    f"{WHOLE}test_{file}.py"
+    for file in ("machines", "object_store", "ranks", "ray", "ray_gpus", "second_user", "token")
+}
 ALONE |= {f"{WHOLE}test_walk_through.py"}
 ON_POSTGRES = {f"{WHOLE}test_{file}.py" for file in ("attacks", "audit_faults", "cluster", "outages")}
 # Files that share something else: a fork server, which loads torch, a browser, and an S3 server.

@@ -130,6 +130,7 @@ def _check_training(spec: JobSpec, facts: DatasetFacts, side: DatasetFacts | Non
     _check_privacy(spec, facts)
     _check_selection(spec, facts)
     _check_processes(spec)
+    _check_precision(spec)
     layers = _check_model(spec, facts)
     _check_class_weights(spec, facts)
     _check_re_attention(spec, facts)
@@ -209,8 +210,10 @@ def _rows(spec: JobSpec, facts: DatasetFacts) -> int:
 def _asked(spec: JobSpec, facts: DatasetFacts, queries: tuple[Query, ...]) -> tuple[Asked, Passes]:
     """What one release of sums asks, and its passes over the slots."""
     _check_privacy(spec, facts)
-    if spec.runtime.ranks > 1 or spec.runtime.device == "cuda":
-        detail = "statistics add integers on one processor: leave `runtime.processes` and `runtime.device` out"
+    if spec.runtime.ranks > 1 or spec.runtime.device == "cuda" or spec.runtime.fp32_precision != "ieee":
+        detail = (
+            "statistics add integers on one processor: leave `runtime.processes`, `device` and `fp32_precision` out"
+        )
         raise InvalidRequest.at("/runtime", detail)
     if facts.slots.train.rows > MOST_ROWS:
         detail = f"statistics add at most {MOST_ROWS:,} records exactly, and this data set has more slots: name blocks"
@@ -293,6 +296,21 @@ def _check_processes(spec: JobSpec) -> None:
     if spec.runtime.device == "cuda":
         detail = f"`shard` '{spec.runtime.shard}' works on processors only: leave `runtime.device` out, or `shard`"
         raise InvalidRequest.at("/runtime/shard", detail)
+
+
+def _check_precision(spec: JobSpec) -> None:
+    """TF32 is what a GPU multiplies in a network's float32 passes."""
+    if spec.runtime.fp32_precision == "ieee":
+        return
+    unfit = {
+        "is of GPUs, and this job runs on processors: give `runtime.device` 'cuda'": spec.runtime.device != "cuda",
+        f"is of passes in float32, and these are in {spec.runtime.dtype}": spec.runtime.dtype
+        in ("float64", "bfloat16"),
+        "is of networks, and this model has no matrices between its layers": spec.model.shallow,
+    }
+    reason = next((reason for reason, is_unfit in unfit.items() if is_unfit), None)
+    if reason is not None:
+        raise InvalidRequest.at("/runtime/fp32_precision", f"TF32 {reason}; or leave `fp32_precision` out")
 
 
 def _check_model(spec: JobSpec, facts: DatasetFacts) -> tuple[model_kinds.Layer, ...]:

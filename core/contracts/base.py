@@ -37,6 +37,11 @@ def is_one(value: object) -> bool:
     return value == 1
 
 
+def is_ieee(value: object) -> bool:
+    """Leaves out the precision that all had before it was written, as `is_none`."""
+    return value == "ieee"
+
+
 # The context in which a declaration is validated before it is stored: what is refused here may be stored already.
 DECLARATION = "declaration"
 

@@ -10,6 +10,7 @@ from core.contracts.base import Document
 
 MOST_PROCESSES = 8  # of one attempt
 MOST_THREADS = 64  # that a job may name for each of them
+Fp32Precision = Literal["ieee", "tf32"]  # torch's names
 
 
 class Runtime(Document):
@@ -36,6 +37,9 @@ class Runtime(Document):
     # hashed text. Norms and noise are in float64, and so are sums; only linear models of dense features and networks of
     # linear layers sum in float32, by groups whose rounding is paid for. bfloat16: Hugging Face models alone.
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    # How a GPU multiplies float32 in a network's forward and backward passes. tf32 rounds the factors to 11 binary
+    # digits: faster on cards that have it, at the same privacy. Norms, sums and scores are by IEEE in either case.
+    fp32_precision: Fp32Precision = "ieee"
     # The processes (ranks) that share each step of the job: each with a GPU of its own, on a cluster that has so many,
     # or on processors. auto: as many as GPUs are free on the cluster when the job is claimed, and one elsewhere. At one
     # number of threads each, the model is the same to the bit for every number of them; without privacy, up to

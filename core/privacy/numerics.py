@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from core.contracts.base import Document, is_none
+from core.contracts.base import Document, is_ieee, is_none
 from core.contracts.dataset_spec import Features, Interactions
 from core.contracts.job_spec import CnnModel, JobSpec, LinearModel, MatrixFactorizationModel, MlpModel
 from core.contracts.model_settings import RecordSizes
 from core.contracts.optimizers import DpZo, PublicSideSettings
+from core.contracts.runtime import Fp32Precision
 from core.contracts.sampling import Cyclic, Poisson
 from core.contracts.slots import PartSlots
 from core.contracts.table import TableFeatures
@@ -78,6 +79,7 @@ class Numerics(Document):
 
     Attributes:
         passes: the type of forward and backward passes.
+        fp32_precision: how a GPU multiplies float32 in these passes. Norms and sums are by IEEE.
         sums: the type of sums over records. float32: `group` consecutive rows are added in float32, and the groups in
             float64 or as integers. So a network adds formed gradients and those of one position; the others are added
             in float64. Norms are in float64.
@@ -97,6 +99,7 @@ class Numerics(Document):
     """
 
     passes: PassType
+    fp32_precision: Fp32Precision = Field(default="ieee", exclude_if=is_ieee)
     sums: SumType = "float64"
     group: Annotated[int, Field(ge=GROUP, multiple_of=GROUP)] = GROUP
     rows_per_pass: Annotated[int, Field(ge=1)]
@@ -161,6 +164,7 @@ class NumericsReport(Document):
     device: str
     device_name: str
     passes: PassType
+    fp32_precision: Fp32Precision = Field(default="ieee", exclude_if=is_ieee)
     sums: SumType = "float64"
     totals: TotalType = "float64"
     rows_per_pass: Annotated[int, Field(ge=1)]
@@ -241,6 +245,7 @@ def numerics_of(spec: JobSpec, sizes: PublicSizes, features: Features) -> Numeri
     computed = -(-rows_per_step // rows) * rows
     return Numerics(
         passes=passes,
+        fp32_precision=spec.runtime.fp32_precision,
         sums="float32" if narrow else "float64",
         group=group,
         rows_per_pass=rows,

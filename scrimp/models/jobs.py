@@ -170,6 +170,7 @@ class Numerics(Resource):
 
     Attributes:
         passes: the type of forward and backward passes.
+        fp32_precision: how a GPU multiplies float32 in these passes. Norms and sums are by IEEE.
         sums: the type of sums over records. float32: `group` consecutive rows are added in float32, and the groups in
             float64 or as integers. So a network adds formed gradients and those of one position; the others are added
             in float64. Norms are in float64.
@@ -189,6 +190,7 @@ class Numerics(Resource):
     """
 
     passes: str
+    fp32_precision: str = "ieee"
     sums: str = "float64"
     group: int = 48
     rows_per_pass: int

@@ -353,6 +353,7 @@ class Runtime(Spec):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     physical_batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     dtype: Literal["auto", "bfloat16", "float32", "float64"] = "auto"
+    fp32_precision: Literal["ieee", "tf32"] = "ieee"
     processes: Literal["auto"] | Annotated[int, Field(ge=1, le=8)] = 1
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
     shard: Literal["none", "optimizer"] = "none"

@@ -5,52 +5,19 @@ Ray's own connections ask for a token and are encrypted.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import closing
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.ray_machines import Machines
-from tests.e2e.conftest import SERVED, Service, csv_spec, job_of, until, write_csv
+from tests.e2e import on_ray
+from tests.e2e.conftest import Service, until
+from tests.e2e.on_ray import attempts, begun, job, model, progress
 from tests.e2e.test_ranks import events
 from tests.e2e.test_spine import finished, submit
 
-WITHOUT = "Ray is not installed: pip install 'scrimp[ray]'"
-MLP = {"kind": "mlp", "hidden": [16]}
-SMALL = {"physical_batch_size": 240, "threads": 1}
-STEPS = 120
 NO_ROOM = "no room for 3 ranks"
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    if find_spec("ray") is None:
-        assert not os.environ.get("SCRIMP_REQUIRE_RAY"), WITHOUT
-        pytest.skip(WITHOUT)
-    folder = tmp_path_factory.mktemp("ray")
-    with closing(Machines(3, folder, {"SCRIMP_HOME": str(folder / "home")})) as made:  # the storage that all share
-        yield made
-
-
-@pytest.fixture(scope="module")
-def service(machines: Machines) -> Iterator[Service]:
-    made = Service(
-        Path(machines.environment["SCRIMP_HOME"]),
-        SERVED | machines.environment | {"SCRIMP_RAY_ADDRESS": machines.address, "SCRIMP_CHECKPOINT_S": "1"},
-    )
-    yield made.start()
-    assert made.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def dataset(service: Service, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = write_csv(tmp_path_factory.mktemp("data") / "ray.csv")
-    with service.client() as client:
-        return client.create_dataset(csv_spec("ray") | {"privacy": {"sensitivity": "public"}}, path).id
+machines, service, dataset = on_ray.machines, on_ray.service, on_ray.dataset
 
 
 @pytest.fixture(scope="module")
@@ -62,29 +29,6 @@ def alone(service: Service, dataset: str) -> dict[str, Any]:
     service.environment["SCRIMP_RAY_ADDRESS"] = address
     service.kill_and_start()
     return ended
-
-
-def job(dataset: str, processes: int, steps: int = STEPS) -> dict[str, Any]:
-    asked = job_of(dataset, model=MLP, seed=5, length={"steps": steps}, privacy={"noise_multiplier": 30.0})
-    return asked | {"runtime": SMALL | {"processes": processes}}
-
-
-def model(ended: dict[str, Any]) -> str:
-    assert ended["status"] == "succeeded", ended
-    (sha256,) = [each["sha256"] for each in ended["artifacts"] if each["name"] == "model.safetensors"]
-    return str(sha256)
-
-
-def progress(service: Service, job_id: str) -> int:
-    return int(service.get(f"/v1/jobs/{job_id}")["progress"]["step"])
-
-
-def begun(ended: dict[str, Any]) -> str:
-    return str(ended["attempts"][0]["started_at"])
-
-
-def attempts(ended: dict[str, Any]) -> list[str]:
-    return [each["status"] for each in ended["attempts"]]
 
 
 @pytest.mark.slow

@@ -1,54 +1,25 @@
 """Jobs on the GPUs of a Ray cluster of three raylets on this machine, two declared ones each, through the API.
 
-Ray counts them; the ranks compute on the processor (tests/e2e/declared_gpus). This machine has two drivers.
+This machine has two drivers.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from importlib.util import find_spec
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import psutil
 import pytest
 
 from scripts.ray_machines import Machines
-from tests.e2e.conftest import SERVED, Service, csv_spec, until, write_csv
+from tests.e2e import on_ray
+from tests.e2e.conftest import Service, until
+from tests.e2e.on_ray import attempts, begun, job, model, progress
 from tests.e2e.test_ranks import events
-from tests.e2e.test_ray import WITHOUT, attempts, begun, job, model, progress
 from tests.e2e.test_spine import finished, submit
 
-HERE = Path(__file__).resolve().parent / "declared_gpus"
-PYTHONPATH = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    if find_spec("ray") is None:
-        assert not os.environ.get("SCRIMP_REQUIRE_RAY"), WITHOUT
-        pytest.skip(WITHOUT)
-    folder = tmp_path_factory.mktemp("ray")
-    settings = {"SCRIMP_HOME": str(folder / "home"), "PYTHONPATH": PYTHONPATH}
-    with closing(Machines(3, folder, settings, gpus=2)) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def service(machines: Machines) -> Iterator[Service]:
-    more = {"SCRIMP_RAY_ADDRESS": machines.address, "SCRIMP_CHECKPOINT_S": "1"}
-    made = Service(Path(machines.environment["SCRIMP_HOME"]), SERVED | machines.environment | more)
-    yield made.start()
-    assert made.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def dataset(service: Service, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = write_csv(tmp_path_factory.mktemp("data") / "ray.csv")
-    with service.client() as client:
-        return client.create_dataset(csv_spec("ray") | {"privacy": {"sensitivity": "public"}}, path).id
+GPUS = 2
+machines, service, dataset = on_ray.machines, on_ray.service, on_ray.dataset
 
 
 def on_gpus(dataset: str, processes: int, **more: Any) -> dict[str, Any]:
@@ -99,3 +70,4 @@ def test_whatever_ends_a_job_frees_its_gpus(service: Service, machines: Machines
         client.cancel(running)
     assert finished(service, running)["status"] == "cancelled"
     until(lambda: machines.ask("groups") == "0")
+    assert "SIGABRT" not in service.output.read_text(), "a worker that drains has the time that it needs"

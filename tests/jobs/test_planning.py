@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from app.admission.choices import closed
 from app.admission.facts import DatasetFacts
 from app.admission.job_rules import Checked, check
+from app.admission.work import Training
 from core.contracts.dataset_spec import DatasetSpec
 from core.contracts.job_spec import AdaptiveNorm, JobSpec
 from core.errors import InvalidRequest
@@ -43,6 +44,8 @@ def facts(train: int = 8000, held_out: int = 2000, width: int = 2, **changes: An
 
 RDP = {"sensitivity": "private", "records": 10_000, "cap": {"epsilon": 4.0, "delta": 1e-5}, "filter": "rdp"}
 PUBLIC = {"sensitivity": "public"}
+MLP, CNN = {"kind": "mlp", "hidden": [8]}, {"kind": "cnn", "preset": "conv2"}
+TF32 = {"device": "cuda", "fp32_precision": "tf32"}
 
 
 def spec_of(**changes: Any) -> JobSpec:
@@ -119,6 +122,9 @@ REFUSED = [
     (spec_of(runtime={"processes": 2, "device": "cuda", "shard": "optimizer"}), facts(), "/runtime/shard"),
     (spec_of(runtime={"shard": "optimizer"}), facts(), "/runtime/shard"),
     (spec_of(runtime={"shard": "optimizer", "processes": "auto"}), facts(), "/runtime/shard"),
+    (spec_of(runtime=TF32), facts(), "/runtime/fp32_precision"),  # a linear model
+    (spec_of(runtime=TF32 | {"device": "cpu"}, model=MLP), facts(), "/runtime/fp32_precision"),
+    (spec_of(runtime=TF32 | {"dtype": "float64"}, model=MLP), facts(), "/runtime/fp32_precision"),
 ]
 
 
@@ -127,6 +133,16 @@ def test_refusals_point_at_what_to_change(spec: JobSpec, of: DatasetFacts, point
     with pytest.raises(InvalidRequest) as refused:
         check(spec, of)
     assert refused.value.members["errors"][0]["pointer"] == pointer
+
+
+def test_tf32_is_in_the_numerics_of_a_network_on_a_gpu() -> None:
+    """They are stored with the job: every attempt and every replay has them. Others' are as they were."""
+    found = []
+    for runtime in (TF32, {"device": "cuda"}):
+        work = check(spec_of(runtime=runtime, model=MLP), facts()).work
+        assert isinstance(work, Training)
+        found.append(work.numerics.model_dump(mode="json"))
+    assert found[0] == found[1] | {"fp32_precision": "tf32"} and "fp32_precision" not in found[1]
 
 
 def test_public_data_needs_no_privacy_and_has_no_price() -> None:
@@ -150,7 +166,6 @@ def test_default_delta_is_the_largest_power_of_ten_within_one_over_n(records: in
 
 TENSOR = {"format": "npz", "features": {"kind": "tensor", "array": "x"}}
 TEXT = {"features": {"kind": "hashed_text", "column": "text"}}
-MLP, CNN = {"kind": "mlp", "hidden": [8]}, {"kind": "cnn", "preset": "conv2"}
 UNFIT: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"model": MLP}, TEXT, 32768, "/model/kind"),
     ({"model": CNN}, {}, 784, "/model/kind"),

@@ -36,6 +36,7 @@ SINCE = [
     ("spec", ', "processes": 1'),
     ("spec", ', "threads": "auto"'),
     ("spec", ', "shard": "none"'),
+    ("spec", ', "fp32_precision": "ieee"'),
     ("spec", ', "averaging": null'),
     ("quote", ', "resolved": null'),
     ("quote", r', "reads": \[\{[^}]*\}\]'),

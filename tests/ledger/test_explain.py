@@ -55,6 +55,9 @@ def test_the_sections_are_in_nists_order_and_say_the_numbers(signed: dict[str, A
     body = copy.deepcopy(signed["certificate"])
     body["numerics"]["sensitivity_slack"] = 1.00002
     assert "the noise is larger by 2e-05 of itself" in said(body)["Numbers and randomness"]
+    assert "digits" not in said(body)["Numbers and randomness"]
+    body["numerics"]["fp32_precision"] = "tf32"
+    assert "products round their factors to 11 digits" in said(body)["Numbers and randomness"]
 
 
 def test_an_earlier_certificate_is_put_into_the_same_words(signed: dict[str, Any], earlier: dict[str, Any]) -> None:

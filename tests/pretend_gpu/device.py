@@ -4,7 +4,8 @@ Autograd, the engine and whole attempts run on it. It raises where CUDA would: t
 operation, products of integers, operations without a deterministic kernel, cuBLAS without its workspace. It warns of
 what the host waits for, if it is told to. And it imitates two ways of CUDA's kernels that change bits: a quotient by
 a number on the host is a product with its reciprocal (BinaryDivTrueKernel.cu), and a softmax over more than 1,024
-columns adds in an order that depends on each row's alignment (SoftMax.cu).
+columns adds in an order that depends on each row's alignment (SoftMax.cu). Where torch's switches allow it, factors of
+products are rounded as TF32 does.
 
 The noise's kernel is the GPU's own source, compiled for the processor.
 
@@ -31,6 +32,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tests.pretend_gpu import tf32
 
 CUDA = torch.device("cuda", 0)
 NAME, MEMORY_BYTES = "Pretend H200", 141 * 2**30
@@ -163,9 +166,10 @@ def dispatched(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         counts["kernels"] += 1
         kernels[line()] += 1
     host = kwargs | ({"device": torch.device("cpu")} if target == "cuda" else {})
-    found = _imitated(name, _on_host(args), _on_host(host), args)
+    arguments = tf32.multiplied(name, _on_host(args))
+    found = _imitated(name, arguments, _on_host(host), args)
     if found is None:
-        found = function(*_on_host(args), **_on_host(host))
+        found = function(*arguments, **_on_host(host))
     return found if target in ("cpu", "meta") else _wrapped(function, found, args, kwargs)
 
 

@@ -1,4 +1,5 @@
-"""One run of the tests in a process of its own: what passed and what did not, as a file.
+"""One run of the tests in a process of its own: what passed and what did not, as a file. A run in which no test ends
+for ten minutes ends, and names those that hang.
 
 python -m tests.stress.once FILE [ARGUMENT ...]
 """
@@ -6,14 +7,20 @@ python -m tests.stress.once FILE [ARGUMENT ...]
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+import psutil
 import pytest
+
+QUIET_S = 600.0
 
 
 @dataclass
@@ -33,13 +40,26 @@ class Run:
 
 
 class Noted:
-    """A plugin that counts."""
+    """A plugin that counts.
+
+    Attributes:
+        running: the ids of tests that have begun and not ended; those of all workers.
+        quiet_since: by the monotonic clock, when a test last ended.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
+        self.running: set[str] = set()
+        self.quiet_since = time.monotonic()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.running.add(nodeid)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when not in ("setup", "call"):  # its teardown, or its worker has crashed
+            self.running.discard(report.nodeid)
+            self.quiet_since = time.monotonic()
         self.counts[report.outcome] += report.when == "call" or report.outcome == "skipped"
         if report.failed:
             self.failures[report.nodeid] = "\n".join(report.longreprtext.splitlines()[-12:])
@@ -48,13 +68,31 @@ class Noted:
         if report.failed:
             self.failures[report.nodeid] = report.longreprtext
 
+    def write(self, target: Path, began: float, status: int) -> None:
+        took_s = time.monotonic() - began
+        run = Run(self.counts["passed"], self.counts["skipped"], self.failures, took_s, status)
+        target.write_text(json.dumps(asdict(run)))
+
+
+def watch(noted: Noted, target: Path, began: float, over: Event) -> None:
+    """Ends a run that hangs, and all that it has started. From a thread, as nothing else of it may go on."""
+    while not over.wait(1.0):
+        if time.monotonic() - noted.quiet_since > QUIET_S:
+            hung = sorted(noted.running) or ["the run itself"]
+            noted.failures |= dict.fromkeys(hung, f"it runs, and no test has ended for {QUIET_S:g} s")
+            noted.write(target, began, 1)
+            for each in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):  # it ended meanwhile
+                    each.kill()
+            os._exit(1)
+
 
 def main(target: Path, arguments: list[str]) -> int:
-    began, noted = time.monotonic(), Noted()
+    began, noted, over = time.monotonic(), Noted(), Event()
+    Thread(target=watch, args=(noted, target, began, over), daemon=True).start()
     status = int(pytest.main(arguments, plugins=[noted]))
-    took_s = time.monotonic() - began
-    run = Run(noted.counts["passed"], noted.counts["skipped"], noted.failures, took_s, status)
-    target.write_text(json.dumps(asdict(run)))
+    over.set()
+    noted.write(target, began, status)
     return status
 
 

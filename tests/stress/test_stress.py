@@ -35,7 +35,8 @@ before = time.monotonic()
 while time.monotonic() - before < 1.0:
     before = time.monotonic()
     time.sleep(0.01)
-print("stood still", flush=True)
+sys.stdout.write("stood still\\n")  # in one piece, where another writes too
+sys.stdout.flush()
 time.sleep(600)
 """
 
@@ -45,21 +46,23 @@ def test_half_of_the_processes_stand_still_and_go_on() -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         with standing_still(process.pid, 1):
-            assert [process.stdout.readline() for _ in range(2)] == ["stood still\n"] * 2
+            lines = [process.stdout.readline() for _ in range(2)]
             below = psutil.Process(process.pid).children()
         statuses = [each.status() for each in (psutil.Process(process.pid), *below)]
-        assert len(statuses) == 2 and psutil.STATUS_STOPPED not in statuses
         for each in below:
             each.kill()
-        process.kill()
+        process.kill()  # before anything is asserted: the block's end waits for it
+    assert lines == ["stood still\n"] * 2
+    assert len(statuses) == 2 and psutil.STATUS_STOPPED not in statuses
 
 
 def test_what_a_test_has_stopped_stays_so() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         process.send_signal(signal.SIGSTOP)
-        found = until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        assert found and all(_stopped(process.pid, random.Random(seed)) == [] for seed in range(20))
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        stopped = [_stopped(process.pid, random.Random(seed)) for seed in range(20)]
         process.kill()
+    assert not any(stopped)
 
 
 def test_an_order_is_its_seed_s_whatever_else_is_run(request: pytest.FixtureRequest) -> None:
@@ -130,6 +133,30 @@ def test_a_test_that_fails_in_its_process_is_told(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert '"passed": 1' in file.read_text() and "assert 1 == 2" in file.read_text()
+
+
+HANGS = """
+import subprocess, time
+from pathlib import Path
+import __main__
+
+def test_good(): pass
+
+def test_hangs():
+    Path(__file__).with_name("pid").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+    __main__.QUIET_S = 0.5
+    time.sleep(600)
+"""
+
+
+def test_a_run_in_which_nothing_ends_any_more_is_ended_and_names_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(HANGS)
+    result = run.once([str(tmp_path / "test_one.py"), "-p", "no:cacheprovider"])
+    assert (result.passed, result.status) == (1, 1)
+    ((test, error),) = result.failures.items()
+    assert test.endswith("test_one.py::test_hangs") and error == "it runs, and no test has ended for 0.5 s"
+    left = int((tmp_path / "pid").read_text())
+    assert until(lambda: not alive(left)), "what it had started ends with it"
 
 
 BURNING = """

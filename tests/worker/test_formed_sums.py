@@ -329,8 +329,10 @@ def test_what_the_backward_pass_measures_has_the_bits_of_what_is_measured_after_
     at_once, parameters = engine(grid=Grid(400, ROWS))
     found, run = at_once.private_sum(parameters, batch), Bookkeeping._run
 
-    def without(self: Bookkeeping[Any], piece: Any, rows: int | None = None, clip: Clip | None = None) -> Any:
-        losses, opened = run(self, piece, rows)
+    def without(
+        self: Bookkeeping[Any], piece: Any, rows: int | None = None, clip: Clip | None = None, **by: Any
+    ) -> Any:
+        losses, opened = run(self, piece, rows, **by)
         assert len(opened.terms) == 4 and not opened.measured
         return losses, opened
 

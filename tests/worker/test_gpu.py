@@ -68,6 +68,18 @@ def test_an_attempt_runs_on_it_and_replays_bit_for_bit(tmp_path: Path) -> None:
     assert first == second
 
 
+def test_an_attempt_in_tf32_says_so_replays_and_makes_another_model(tmp_path: Path) -> None:
+    digests = []
+    for name, precision in (("ieee", "ieee"), ("one", "tf32"), ("two", "tf32")):
+        asked = spec(model={"kind": "mlp", "hidden": [8]}, runtime={"device": "cuda", "fp32_precision": precision})
+        supervisor = supervised(tmp_path / name, spec=asked)
+        assert isinstance(run_thread(supervisor).last, Finished)
+        (ready,) = supervisor.of(Ready)
+        assert (ready.numerics.fp32_precision, ready.numerics.self_test) == (precision, "passed")
+        digests.append([each.digest for each in supervisor.of(Digest)])
+    assert digests[0] != digests[1] == digests[2]
+
+
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
 
 

@@ -7,10 +7,12 @@ import copy
 import pytest
 import torch
 
+from core.privacy.numerics import grid_slack, sensitivity_slack
 from tests.worker.layers import CASES, Tensors, losses
 from worker.clipping import totals
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip, ClippingKind
+from worker.clipping.precision import in_ieee, in_tf32
 from worker.clipping.totals import Grid
 
 pytestmark = [
@@ -61,3 +63,39 @@ def test_sums_of_groups_agree_too(
         total = engine.private_sum(parameters, Tensors(*(each.to(device) for each in batch)))
         sums.append(torch.cat([value.cpu().flatten() for value in total.values()]))
     assert float((sums[0] - sums[1]).norm()) <= 1e-5 * float(sums[0].norm())
+
+
+@pytest.mark.parametrize("positions", [1, 2], ids=["products of groups", "Gram matrices"])
+def test_a_record_of_tf32_passes_is_at_most_c_long(positions: int) -> None:
+    """Numbers that TF32 rounds by as much as it can: up where they are added, down where they are measured."""
+    a = 1 + 2.0**-11
+    x = torch.full((1, positions, 64), a + (2.0**-20 if positions == 1 else 0.0), device="cuda")
+    module = torch.nn.Linear(64, 64, bias=False).to("cuda")
+    parameters = {name: each.detach().double() for name, each in module.named_parameters()}
+    engine = Bookkeeping[tuple[torch.Tensor, ...]](
+        module,
+        lambda module, batch: (a * module(batch[0])).flatten(1).sum(dim=1),
+        rows=4,
+        kind="flat",
+        max_grad_norm=0.5,
+        grid=Grid(8, 4),
+        group=4,
+        tf32=True,
+    )
+    paid = sensitivity_slack(8, 4, positions, 4) + grid_slack(8, 4, 64 * 64, 1)
+    for norm in (0.5, 0.55, 0.6, 0.7, 0.8):
+        total = engine.private_sum(parameters, Tensors(x, torch.zeros(1, device="cuda")), Clip(norm))
+        assert 1 - 1e-4 < float(total["weight"].norm()) / norm <= paid
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0), reason="this card has no TF32"
+)
+def test_the_switch_is_one() -> None:
+    one = torch.full((64, 64), 1 + 2.0**-11, device="cuda")
+    with in_tf32(True):
+        rounded = one @ one
+        with in_ieee():
+            exact = one @ one
+    assert torch.equal(exact, one @ one)
+    assert 1e-4 < float((exact / rounded - 1).abs().max()) < 1e-2

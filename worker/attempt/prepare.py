@@ -158,6 +158,7 @@ def report_of(plan: Plan, tested: SelfTest, device: torch.device) -> NumericsRep
         device=device.type,
         device_name=PROCESSOR if device.type == "cpu" else torch.cuda.get_device_name(device),
         passes=frozen.passes,
+        fp32_precision=frozen.fp32_precision,
         sums=frozen.sums,
         totals=frozen.totals,
         rows_per_pass=frozen.rows_per_pass,

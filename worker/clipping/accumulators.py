@@ -24,6 +24,7 @@ from torch import Tensor
 from core.errors import PrivacyError
 from core.privacy.numerics import NORM_FLOOR
 from worker.clipping.methods import ROOM_BYTES, can_stay_factored, kept_bytes
+from worker.clipping.precision import require_ieee
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import BLOCK, ROUNDING32, Merged, Outer, Term
 from worker.data.lengths import squared_lengths
@@ -141,6 +142,7 @@ class ParameterAccumulator:
     def measured(self) -> Lengths:
         """The gradients' lengths. Computed once. Lets the terms go if it keeps the gradients."""
         if self._measured is None:
+            require_ieee()
             formed: list[Tensor] | None = [] if self.kept_bytes else None
             parts = [self._chunk_lengths(self._merged.take(at), formed) for at in self._chunks]
             self._measured = parts[0] if len(parts) == 1 else _joined(parts)
@@ -159,6 +161,7 @@ class ParameterAccumulator:
                 that products keep their shape.
             first: nothing was added to the total before: its old content is overwritten.
         """
+        require_ieee()
         # Sums the pass by itself and adds it once: rounding into a large total then grows only with the passes.
         target = total if first else self._scratch.empty("sum", total.shape, total.dtype, total.device)
         for number, at in enumerate(self._chunks):
@@ -195,6 +198,7 @@ class ParameterAccumulator:
         """
         if self._group is None or self._factored:
             raise PrivacyError("this parameter's sums are in float64")
+        require_ieee()  # gradients that are formed again are those that were measured
         for number, at in enumerate(self._chunks):
             yield self._gradients(number), factors[at], self._group
 

@@ -28,6 +28,7 @@ from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, exa
 from worker.clipping.factors import pass_factors
 from worker.clipping.methods import ROOM_BYTES
 from worker.clipping.own import OwnParameters
+from worker.clipping.precision import in_ieee, in_tf32
 from worker.clipping.rules import Found, Rule, has_rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
@@ -122,6 +123,7 @@ class Bookkeeping(Generic[B]):
             sums are in float64.
         views: of each record, over which its gradient is averaged before the clip. They are further positions of the
             record. None: the record itself.
+        tf32: passes may compute products of float32 in TF32 (worker.clipping.precision).
 
     Attributes:
         fallbacks: the layers without a rule, by name and kind: their forward runs again for each record.
@@ -146,9 +148,10 @@ class Bookkeeping(Generic[B]):
         grid: Grid | None = None,
         group: int | None = None,
         views: Views | None = None,
+        tf32: bool = False,
     ) -> None:
         refuse_mixing(module)
-        self._grid, self._masks, self._views = grid, masks_of(module), views
+        self._grid, self._masks, self._views, self._tf32 = grid, masks_of(module), views, tf32
         self._group = group
         self._module, self._losses, self._rows, self._dtype = module, averaged(losses, views), rows, dtype
         self._kind: ClippingKind = kind
@@ -177,7 +180,7 @@ class Bookkeeping(Generic[B]):
         total = self._zeros({name: p.detach() for name, p in self._trainable.items()})
         (single,) = passes_on(self._device, records, rows, self._dtype)
         losses, opened = self._run(single.records, rows)
-        with torch.no_grad():
+        with torch.no_grad(), in_ieee():
             for name, accumulator in self._accumulators(opened, self._clip).items():
                 accumulator.add_to(total[name], single.weights)
         return losses.detach().double(), total
@@ -219,9 +222,10 @@ class Bookkeeping(Generic[B]):
         norm = clip.max_grad_norm / self._records_per_unit
         for number, part in enumerate(passes_on(device, records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._grid, self._views)
-            accumulators = self._accumulators(self._run(part.records, clip=clip)[1], clip)
+            accumulators = self._accumulators(self._run(part.records, clip=clip, tf32=self._tf32)[1], clip)
             add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, part.weights, self._scratch)
-        return totals.finish(count), count
+        with in_ieee():
+            return totals.finish(count), count
 
     def trace(
         self, parameters: Parameters, records: Batch[B], clip: Clip | None = None, sample: Sample = None
@@ -234,12 +238,14 @@ class Bookkeeping(Generic[B]):
             return traced(passes, partial(self._numbers, clip or self._clip), sample)
 
     def _numbers(self, clip: Clip, piece: B) -> Iterator[Tensor]:
-        losses, opened = self._run(piece)
+        losses, opened = self._run(piece, tf32=self._tf32)
         yield losses.detach()
         for terms in opened.terms.values():  # copied before accumulators use scratch memory
             yield from (each for term in terms for each in term.tensors)
-        for accumulator in self._accumulators(opened, clip).values():
-            yield from accumulator.squares()
+        with in_ieee():
+            squares = [accumulator.squares() for accumulator in self._accumulators(opened, clip).values()]
+        for of_parameter in squares:
+            yield from of_parameter
 
     def _zeros(self, parameters: Parameters) -> Parameters:
         return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
@@ -291,11 +297,16 @@ class Bookkeeping(Generic[B]):
             opened.measured[at] = self._accumulator(opened, at, [of_records], opened.clip)
             opened.measured[at].measured()
 
-    def _run(self, piece: B, rows: int | None = None, clip: Clip | None = None) -> tuple[Tensor, _Pass]:
-        """One forward and one backward pass over P rows, or `rows`: returns each row's loss, and the layers' terms."""
+    def _run(
+        self, piece: B, rows: int | None = None, clip: Clip | None = None, *, tf32: bool = False
+    ) -> tuple[Tensor, _Pass]:
+        """One forward and one backward pass over P rows, or `rows`: returns each row's loss, and the layers' terms.
+
+        Everything that may be in TF32 runs here, rules of layers among it: a term is measured and added as it is.
+        """
         self._open = opened = _Pass(rows or self._rows, rows_of(self._views), clip)
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), in_tf32(tf32):
                 losses = self._losses(self._module, piece)
                 if losses.shape != (opened.records,):
                     raise PrivacyError("a model must give exactly one loss per record")
@@ -374,7 +385,9 @@ class Bookkeeping(Generic[B]):
         def note(saved: tuple[Tensor, ...], gradient: Tensor) -> None:
             self._open = None  # what a rule computes again is not part of the pass
             try:  # without gradients, as every backward pass that makes no graph
-                self._write_down(opened, factors_of(module, *saved, gradient))
+                factors = factors_of(module, *saved, gradient)
+                with in_ieee():
+                    self._write_down(opened, factors)
             finally:
                 self._open = opened
 
@@ -409,7 +422,7 @@ def add_clipped(
         weights: float64 (P,), 0 for an empty row.
         scratch: the engine's scratch memory.
     """
-    with torch.no_grad():
+    with torch.no_grad(), in_ieee():
         measured = {name: accumulator.measured() for name, accumulator in accumulators.items()}
         factors, within = pass_factors(measured, trainable, kind, max_grad_norm, weights)
         formed: list[list[Formed]] = []  # one part of each parameter at a time

@@ -61,7 +61,7 @@ def build_engine(
         return RatingClipping(model, kind, norm, grid)
     network = _module_model(model)
     module = network.module()
-    engine = _reference() if opacus else partial(Bookkeeping[Any], group=group)
+    engine = _reference() if opacus else partial(Bookkeeping[Any], group=group, tf32=network.tf32)
     if opacus and isinstance(model, Linear):
         module = next(module.children())  # its tensors have the linear model's names
     return engine(
@@ -97,8 +97,8 @@ def unclipped_engine(
     if isinstance(model, MatrixFactorization):
         return RatingGradient(model, over)
     network = _module_model(model)
-    module, rows = network.module(), network.rows_per_pass
-    return PlainGradient(module, network.record_losses, rows=rows, dtype=network.dtype, over=over, views=views)
+    module, rows, dtype, tf32 = network.module(), network.rows_per_pass, network.dtype, network.tf32
+    return PlainGradient(module, network.record_losses, rows=rows, dtype=dtype, over=over, views=views, tf32=tf32)
 
 
 def _require_views(model: Model, views: Views | None) -> None:

@@ -25,6 +25,7 @@ from worker.clipping.engine import (
     half_count,
     traced,
 )
+from worker.clipping.precision import require_ieee
 from worker.clipping.residuals import Query, clipped_residuals
 from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, Grid, Totals, begin_pass, totals_for
 from worker.data.norms import ROUNDING, norm_bound, product_bound, root_bound
@@ -250,6 +251,7 @@ class _Passes:
 
     def add_to(self, totals: Totals, scaled: Callable[[Pass[FeatureRecords]], Tensor], sums: torch.dtype) -> None:
         """Adds all passes, in their order."""
+        require_ieee()
         model, rows = self.model, self.model.rows_per_pass
         for number, part in enumerate(passes_on(device_of(self.parameters), self.records, rows, model.dtype)):
             begin_pass((), number, rows, self.over, self.views)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from worker.clipping.accumulators import ParameterAccumulator
 from worker.clipping.bookkeeping import add_clipped, fill_in, refuse_mixing
 from worker.clipping.engine import Clip, ClippingKind, Sample, traced
+from worker.clipping.precision import in_ieee
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Dense
 from worker.clipping.totals import Grid, begin_pass, totals_for
@@ -71,7 +72,8 @@ class OpacusClipping(Generic[B]):
             begin_pass(self._masks, number, self._rows, self._grid, self._views)
             accumulators, _ = self._accumulators(part.records, clip.divisors or {})
             add_clipped(totals, count, accumulators, self._trainable, self._kind, norm, part.weights, self._scratch)
-        return totals.finish(count), count
+        with in_ieee():
+            return totals.finish(count), count
 
     def trace(
         self, parameters: Parameters, records: Batch[B], clip: Clip | None = None, sample: Sample = None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from worker.clipping.engine import Clip, Sample
+from worker.clipping.precision import in_tf32
 from worker.clipping.totals import ONE_PROCESS, Floats, FloatTotals, begin_pass
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
@@ -29,6 +30,7 @@ class PlainGradient(Generic[B]):
         dtype: of its passes.
         over: the ranks that share the passes.
         views: of each record; None: the record itself.
+        tf32: see Bookkeeping.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class PlainGradient(Generic[B]):
         dtype: torch.dtype,
         over: Floats = ONE_PROCESS,
         views: Views | None = None,
+        tf32: bool = False,
     ) -> None:
         self._module, self._losses, self._rows, self._dtype = module, averaged(losses, views), rows, dtype
-        self._views = views
+        self._views, self._tf32 = views, tf32
         self._over, self._masks = over, masks_of(module)
         self._trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
 
@@ -54,8 +57,9 @@ class PlainGradient(Generic[B]):
                 self._trainable[name].copy_(value)
         for number, part in enumerate(passes_on(device_of(parameters), records, self._rows, self._dtype)):
             begin_pass(self._masks, number, self._rows, self._over, self._views)
-            loss = torch.where(part.present, self._losses(self._module, part.records), 0.0).sum()
-            gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
+            with in_tf32(self._tf32):
+                loss = torch.where(part.present, self._losses(self._module, part.records), 0.0).sum()
+                gradients = torch.autograd.grad(loss, list(self._trainable.values()), materialize_grads=True)
             for name, gradient in zip(self._trainable, gradients, strict=True):
                 totals.add(name, gradient)
         return totals.finish()

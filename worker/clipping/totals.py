@@ -18,6 +18,7 @@ from torch import Tensor
 from core.errors import PrivacyError
 from core.privacy.numerics import TILE_ROWS, grid_unit
 from worker.clipping.engine import Clip
+from worker.clipping.precision import require_ieee
 from worker.data.placed import GPU_CHUNK_BYTES, device_of
 from worker.data.ranks import ALONE, Ranks, first_row
 from worker.data.shards import Shards
@@ -340,6 +341,7 @@ def _require_sizes(gradients: Tensor, factors: Tensor, numbers: int, group: int)
 
 def _products(left: Tensor, right: Tensor, group: int, numbers: int) -> Iterator[tuple[int, Tensor]]:
     """A parameter's products of each group, some rows at a time: the first row, and float32 (rows, q)."""
+    require_ieee()
     _require_factors(left, right, group, numbers)
     rows = _rows_of_product(left, right)
     for first in range(0, left.shape[1], rows):
@@ -362,6 +364,7 @@ def products_of_groups(left: Tensor, right: Tensor, group: int) -> Iterator[Tens
     >>> [each.tolist() for each in products_of_groups(torch.ones(6, 1), torch.ones(6, 1), 4)]
     [[[3.0], [3.0]]]
     """
+    require_ieee()
     rows, p, q = left.shape[0], left.shape[1], right.shape[1]
     at_once = max(1, GPU_CHUNK_BYTES // (8 * p * q)) * group
     groups = -(-rows // group)
@@ -386,6 +389,7 @@ def _rows_of_product(left: Tensor, right: Tensor) -> int:
 
 def in_float32(gradients: Tensor, factors: Tensor) -> Tensor:
     """Σ_i factors_i g_i in float32, (m,): row by row on a processor, as steps.c does."""
+    require_ieee()
     if gradients.device.type != "cpu":
         return torch.mv(torch.nan_to_num(gradients).mT, factors)
     total = torch.zeros_like(gradients[0])

@@ -16,6 +16,7 @@ from torch import Tensor
 from core.errors import PrivacyError
 from worker.clipping.bookkeeping import refuse_mixing
 from worker.clipping.engine import AUTOMATIC_GAMMA, Clip, ClippingKind, Sample, traced
+from worker.clipping.precision import in_tf32
 from worker.clipping.totals import Floats, FloatTotals, Grid, Totals, totals_for
 from worker.data.passes import Batch
 from worker.data.placed import device_of, passes_on
@@ -158,7 +159,7 @@ def _module_filler(model: ModuleModel) -> Callable[[Iterator[tuple[str, Tensor]]
     trainable = {name: each for name, each in module.named_parameters() if each.requires_grad}
 
     def losses(records: Any) -> Tensor:
-        with without_dropout(module):
+        with without_dropout(module), in_tf32(model.tf32):
             return model.record_losses(module, records)
 
     def filled(parameters: Iterator[tuple[str, Tensor]]) -> Losses:

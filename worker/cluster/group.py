@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -83,6 +84,7 @@ class Cluster:
     def __init__(self, address: str) -> None:
         # In another thread: in the main one Ray would take over SIGTERM, which ends this worker gently.
         failed: list[BaseException] = []
+        gently = signal.getsignal(signal.SIGTERM)
 
         def connect() -> None:
             try:
@@ -95,6 +97,8 @@ class Cluster:
         thread.join()
         if failed:
             raise failed[0]
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, gently)  # Ray's C++ has put before it what aborts the process 3 s later
         self._node = str(ray.get_runtime_context().get_node_id())
         self._growth: threading.Thread | None = None
         self._granted: Granted | None = None

@@ -43,6 +43,7 @@ class Model(Shaped):
         dtype: of training passes. Score passes use float64, except that losses of next items and next tokens use
             `dtype`.
         device: of passes and modules.
+        tf32: training passes of a GPU may compute products of float32 in TF32 (worker.clipping.precision).
         class_weights: what a training loss is multiplied by, before its gradient is clipped; empty: 1.
         clip_ratios: of two classes, what answers undo (core.privacy.two_class_answers); None: answers are the outputs.
     """
@@ -50,6 +51,7 @@ class Model(Shaped):
     rows_per_pass: int = ROW_UNIT
     dtype: torch.dtype = torch.float64
     device: torch.device = CPU
+    tf32: bool = False
     class_weights: tuple[float, ...] = ()
     clip_ratios: ClipRatios | None = None
 

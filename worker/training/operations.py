@@ -30,6 +30,7 @@ class Reason(Enum):
     LAYOUT = "it makes, fills, copies, converts or names memory; no number depends on a number at another place"
     ELEMENTWISE = "each number is computed from the numbers at its own place"
     WITHIN = "it reduces, normalizes or sorts one record's numbers; how they are split follows from shapes"
+    # TF32 rounds each factor by itself.
     PRODUCT = "each number sums its own row's products; tiles and splits follow from shapes"
     GATHER = "it copies, or adds in the order of records, to and from places that ids or shapes name"
     SUM = "a sum over rows by design: the slack pays for its rounding in any order"

@@ -460,7 +460,7 @@ def build_plan(
     by = (numerics.passes, numerics.rows_per_pass, models_root, device)
     model = _weighted(build_model(spec.model, shape, job.task, job.features, *by), spec)
     optimizer = build_optimizer(spec.optimizer, job.steps)
-    model = replace(model, clip_ratios=_clip_ratios(model, job, optimizer))
+    model = replace(model, clip_ratios=_clip_ratios(model, job, optimizer), tf32=_has_tf32(numerics, model))
     views = Views.of_job(spec.augmentation, spec.model)
     numerics, engine = _engine(job, model, numerics, ranks, views, most_rows(spec, sizes))
     public = {"data_public": job.data_public, "holdout_public": job.holdout_public}
@@ -532,6 +532,14 @@ def _weighted(model: Model, spec: JobSpec) -> Model:
     if not fits or not isinstance(model, Linear | Network):
         raise PrivacyError("weights of classes are a number for each class of a linear model or a network")
     return replace(model, class_weights=tuple(map(float, spec.class_weights)))
+
+
+def _has_tf32(numerics: Numerics, model: Model) -> bool:
+    """True if passes compute products in TF32. Raises PrivacyError if admission let it through where there is none."""
+    asked = numerics.fp32_precision == "tf32"
+    if asked and (model.device.type != "cuda" or not isinstance(model, ModuleModel) or model.dtype != torch.float32):
+        raise PrivacyError("TF32 is for a network's passes in float32 on a GPU")
+    return asked
 
 
 def _clip_ratios(model: Model, job: JobDescription, optimizer: Optimizer) -> ClipRatios | None:

@@ -1,0 +1,79 @@
+"""How products of float32 are computed: TF32 in forward and backward passes where the job says so, IEEE elsewhere.
+
+A GPU's TF32 rounds the factors of a product to 11 binary digits. What a pass computes may be rounded in any way: it is
+what the engine measures, and what it adds (docs/theorems.md, "TF32 in passes"). Measuring and adding must not be:
+the bound on a sum's sensitivity counts on float32's 24 digits. torch has one switch for the whole process, so these
+switch it, and what measures or adds asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from core.errors import PrivacyError
+
+IEEE, TF32 = "highest", "high"  # torch's names
+
+
+class NotIeeeError(PrivacyError):
+    """Something measured or added while products of float32 were not computed in float32."""
+
+
+@contextmanager
+def in_tf32(allowed: bool) -> Iterator[None]:
+    """A forward pass, and its backward pass by autograd. Without TF32 they run as the process does.
+
+    Backward passes on a GPU run in a thread of autograd's, while this one waits: the switch is the process's.
+    """
+    if not allowed:
+        yield
+        return
+    convolutions, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, True
+    try:
+        with _matrices(TF32):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@contextmanager
+def in_ieee() -> Iterator[None]:
+    """Measuring and adding, whatever the process does otherwise; also within a backward pass.
+
+    It leaves convolutions alone: none of them measures or adds.
+    """
+    with _matrices(IEEE):
+        yield
+
+
+def require_ieee() -> None:
+    """Call before products that measure or add.
+
+    Raises:
+        NotIeeeError: products of float32 may be rounded to fewer digits.
+    """
+    if _precision() != IEEE:
+        raise NotIeeeError("norms and sums need products in float32, and torch may now round their factors")
+
+
+@contextmanager
+def _matrices(precision: str) -> Iterator[None]:
+    outside = _precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(outside)
+
+
+def _precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch's two ways to switch were mixed
+        raise NotIeeeError(
+            "torch cannot say how it computes products of float32: set it by torch.set_float32_matmul_precision, not "
+            "by fp32_precision of torch.backends"
+        ) from None
