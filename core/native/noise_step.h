@@ -9,8 +9,8 @@
  * the key and the words are. So the cipher's time tells nothing to who shares the GPU. That of the Gaussian depends on
  * words, as on a processor (tiers of noise.c); it is part of a step's time, which is published in whole seconds at most.
  *
- * Gaussians: tier 2 of noise.c for all numbers, with its proof. What it leaves in doubt (2 of 10^10) keeps S, and is
- * listed for the processor, which decides exactly.
+ * Gaussians: tier 2 of noise.c for all numbers, with its proof. What it leaves in doubt (2 of 10^10) is listed with its
+ * S for the processor, which decides exactly. In its place stands no number meanwhile: S is nowhere if that fails.
  */
 #include "gaussians.h"
 
@@ -18,6 +18,7 @@
 #define COPIES 32  /* of the cipher's table: one for each bank of shared memory */
 #define ROUNDS 14
 #define SPANS 64   /* of one call: it fits in a kernel's 4 KiB of arguments */
+#define NO_NUMBER (0.0 / 0.0)
 #define DOUBTS 256 /* that have room: of more, a sum is not finite, or the generator is broken */
 
 #if defined(__CUDACC_RTC__)
@@ -150,6 +151,7 @@ INLINE void release_number(const Step *step, const Span *span, int64_t i, int64_
         span->numbers[i] = integer * step->grid / step->divisor;
         return;
     }
+    span->numbers[i] = NO_NUMBER;
     int64_t next = TAKE_NEXT(&step->doubts->count);
     if (next >= DOUBTS) return;
     step->doubts->listed[next].place = span->at + i;

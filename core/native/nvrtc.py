@@ -1,5 +1,5 @@
 """Compiles CUDA C for a GPU by NVRTC, which comes with each CUDA build of torch: in this process, with neither a
-compiler nor a GPU, and without initializing CUDA. So a process that forks later can compile for its forks.
+compiler nor a GPU. Where there is a driver, compiling initializes CUDA: no later fork of this process can use a GPU.
 
 No operation is contracted or approximated: the kernels' bounds are of operations that round one by one.
 """

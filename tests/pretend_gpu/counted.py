@@ -21,6 +21,7 @@ from worker.clipping.totals import Grid  # noqa: E402
 from worker.data.placed import placed  # noqa: E402
 from worker.models.base import Parameters  # noqa: E402
 from worker.models.next_item import NextItem  # noqa: E402
+from worker.noise import on_device  # noqa: E402
 from worker.noise.gaussian import GaussianRelease  # noqa: E402
 from worker.optimizers import pieces  # noqa: E402
 from worker.optimizers.base import StepInfo  # noqa: E402
@@ -64,6 +65,7 @@ def most_bytes(parameters: Parameters, held: int) -> int:
     release = GaussianRelease(KEY, noise_multiplier=1.0, max_grad_norm=0.5, expected_batch_size=ROWS)
     own, optimizer = flattened(parameters), DpAdam(Descent(1e-3))
     state = optimizer.init(own)
+    on_device._require_same_bits(device.CUDA)  # which takes 4 MiB once, before a job's first pass
     device.memory.peak = device.memory.held
     held += sum(each.numel() * each.element_size() for each in parameters.values())  # twice here
     total = flattened({name: torch.zeros_like(value) for name, value in own.items()})

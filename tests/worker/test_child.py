@@ -19,6 +19,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from core.errors import TransientError
 from core.parts.damage import DataDamagedError
 from tests.processes import alive, until
 from tests.worker.support import ROOT, Supervisor, dense, key, run_child, run_thread, spec, start_of, stored_part
@@ -260,6 +261,7 @@ def test_an_output_folder_that_is_not_there_is_a_storage_failure(supervisor: Sup
         (DataDamagedError("x"), "data-damaged"),
         (ProtocolError("x"), "protocol"),
         (StorageFailed(), "storage"),
+        (TransientError("the GPU's driver loads no kernel"), "device"),
         (KeyboardInterrupt(), "internal"),
     ],
 )

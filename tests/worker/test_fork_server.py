@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from core.contracts.devices import Device
 from core.errors import TransientError, WorkerError
 from tests.processes import until
 from tests.worker.support import ROOT
@@ -165,6 +166,16 @@ def test_a_fork_server_that_dies_at_its_start_is_a_crash_and_no_loss(monkeypatch
         forked(dies)
     assert not isinstance(caught.value, TransientError)
     dies.close()
+
+
+def test_why_a_gpu_has_no_kernel_is_said_before_attempts_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    fork_server = ForkServer(device=Device(kind="cuda", index=0, name="H200", memory_bytes=1, capability="0.0"))
+    process, channel = forked(fork_server)
+    process.kill()
+    process.close()
+    channel.close()
+    fork_server.close()
+    assert "NVRTC" in capfd.readouterr().err
 
 
 def test_it_is_said_how_a_process_ended(fork_server: ForkServer) -> None:

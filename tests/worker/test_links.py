@@ -198,6 +198,53 @@ def test_who_only_sends_hears_that_the_next_rank_is_gone(ports: list[Port]) -> N
     bridge.finish(PATIENCE_S)
 
 
+def test_who_only_sends_hears_that_the_other_machine_is_silent(ports: list[Port]) -> None:
+    """Of two ranks the one before is also the next: who reads from it notices, and nothing else tells the sender."""
+
+    class Silent:
+        """A connection whose machine is gone without a word, as the kernel tells who reads it."""
+
+        def recv(self, _count: int) -> bytes:
+            raise TimeoutError("Connection timed out")
+
+        def close(self) -> None: ...
+
+    bridge = Bridge(ports[0], ports[1].address)
+    next_rank = ports[1].accept({RING: ports[0].address})[RING]  # reads nothing
+    bridge.hear(Silent())  # type: ignore[arg-type]
+    ranks = RingRanks(0, 2, bridge.inner)
+
+    def speak() -> None:
+        while True:
+            ranks.from_rank(0, torch.zeros(10_000_000))
+
+    with next_rank, pytest.raises(RanksError):
+        aside(speak)()
+    ranks.close()
+    bridge.finish(0.1)
+
+
+def test_who_hears_the_end_of_the_rank_before_may_say_the_rest(ports: list[Port]) -> None:
+    """Whoever hands numbers on ends first."""
+    bridge = Bridge(ports[0], ports[1].address)
+    next_rank = ports[1].accept({RING: ports[0].address})[RING]
+    accepted = aside(lambda: ports[0].accept({RING: ports[2].address}))
+    ports[2].connect(ports[0].address, RING).close()
+    bridge.hear(accepted()[RING])
+    bridge.inner.settimeout(PATIENCE_S)
+    assert bridge.inner.recv(1) == b""
+    said, heard = 2**22, 0
+    sent = aside(lambda: bridge.inner.sendall(bytes(said)))
+    with next_rank:
+        while heard < said:
+            chunk = next_rank.recv(links.CHUNK)
+            assert chunk
+            heard += len(chunk)
+    sent()
+    bridge.inner.close()
+    bridge.finish(PATIENCE_S)
+
+
 def test_a_rank_that_is_slow_to_hear_is_not_gone(ports: list[Port], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machine answers: a step that takes minutes, or a network full for as long, ends nothing."""
     monkeypatch.setattr(links, "SILENT_S", 4)

@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from core.errors import PrivacyError
+from core.errors import PrivacyError, TransientError
 from core.parts.damage import DataDamagedError
 from worker.clipping.examined import UnfitLayerError
 from worker.extractors.extractor_files import ExtractorFormerError, ExtractorMissingError
@@ -47,6 +47,7 @@ CODES: dict[type[BaseException], FailureCode] = {
     ProtocolError: "protocol",
     StorageFailed: "storage",
     DeviceFailed: "device",
+    TransientError: "device",  # the GPU's own kernel cannot be made, loaded or launched there
     self_test.NumericsError: "numerics",
     TooLargeError: "model-too-large",
     DataTooLargeError: "data-too-large",

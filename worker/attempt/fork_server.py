@@ -206,8 +206,7 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
 
         complete()
         code_release.packages(), code_release.code(*code_release.OWN)  # attempts inherit the answers
-        with suppress(TransientError):  # an attempt that needs it fails, and says so
-            on_device.compile_ahead()
+        on_device.compile_ahead()
     control, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:

@@ -184,11 +184,13 @@ class Bridge:
         self.cut()  # the next rank is gone: this one hears it even while it waits for room to say more
 
     def _hear(self, previous: ssl.SSLSocket) -> None:
-        with suppress(OSError), closing(previous):
-            while chunk := previous.recv(CHUNK):
-                self._outer.sendall(chunk)
-        with suppress(OSError):
-            self._outer.shutdown(socket.SHUT_WR)  # the rank hears nothing more
+        try:
+            with closing(previous):
+                while chunk := previous.recv(CHUNK):
+                    self._outer.sendall(chunk)
+            self._outer.shutdown(socket.SHUT_WR)  # the rank hears nothing more; what it says may still be waited for
+        except OSError:
+            self.cut()  # not an end but silence, which a rank that only sends would not notice
 
 
 def send_whole(connection: ssl.SSLSocket, content: bytes) -> None:
@@ -228,8 +230,9 @@ def _exactly(connection: ssl.SSLSocket, count: int) -> bytes:
 def _notice_silence(connection: socket.socket) -> None:
     """Ends a connection whose other machine, or the network on its way, is gone without a word for `SILENT_S`.
 
-    Whoever waits to read notices, and a rank's end reaches all. Nothing limits how long what was sent waits for room:
-    Linux would count (TCP_USER_TIMEOUT) a machine that answers, and whose rank is slow, as gone.
+    The bridge always waits to read: it notices, and cuts its rank off, whose end reaches all. Nothing limits how long
+    what was sent waits for room: Linux would count (TCP_USER_TIMEOUT) a machine that answers, and whose rank is slow,
+    as gone.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (

@@ -2,8 +2,8 @@
 
 The kernel (core/native/noise_step.h) makes the words of AES-256-CTR where they are used, by worker.noise.generator's
 addresses, so nothing is copied but the key. Its arithmetic is the float64 tier of the compiled step on processors, with
-the same proven bound (docs/theorems.md). Numbers that are in doubt (2 of 10¹⁰) keep their sum, and are listed with a
-fixed number of places. The list is copied: this is the only wait. The processor settles them exactly.
+the same proven bound (docs/theorems.md). Numbers that are in doubt (2 of 10¹⁰) become NaN, and are listed with their
+sums, in a fixed number of places. The list is copied: this is the only wait. The processor settles them exactly.
 
 R is a function of S + sZ alone (worker.noise.rounding), so it is the same on every device. Before the first release on
 a GPU, the kernel's bits are compared with the processor's on public numbers.
@@ -12,6 +12,7 @@ a GPU, the kernel's bits are compared with the processor's on public numbers.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import struct
 from bisect import bisect_right
@@ -26,15 +27,19 @@ from core.errors import PrivacyError, TransientError
 from core.native import nvrtc
 from core.native.build import FOLDER
 from worker.native.cuda_driver import Module
-from worker.noise.generator import KeyedStream, checked_address
-from worker.noise.release import Address, noised_mean
+from worker.noise.generator import STEPS, TENSORS, WORDS, KeyedStream, checked_address, gaussians
+from worker.noise.release import SHIFT, Address, noised_mean
 from worker.noise.rounding import grid, settle_at
 
 # At import: an attempt's process can open no files once it sees data.
 TEXTS = {name: (FOLDER / name).read_text() for name in ("noise_step.h", "gaussians.h")}
 THREADS, SPANS, DOUBTS = 512, 64, 256  # as in noise_step.h
 BLOCKS = 2  # that a multiprocessor has room for
-PUBLIC_KEY, PUBLIC_SIZES, PUBLIC_FIRST = bytes(range(32)), (4097, 1, 3000), (0, 5, 2**40 + 1)
+CODES: dict[str, bytes] = {}  # the kernel, by the GPU's capability
+logger = logging.getLogger(__name__)
+# Compared: more numbers than a GPU's threads take at once, and a stream's last ones. The last IN_DOUBT are in doubt.
+PUBLIC_KEY, PUBLIC_STD, IN_DOUBT = bytes(range(32)), 3.7, 40
+PUBLIC_SIZES, PUBLIC_FIRST = (2**19, 1, 3000, IN_DOUBT), (0, 5, WORDS - 3001, 2**40 + 1)
 
 
 class Numbers(ctypes.Structure):
@@ -120,37 +125,65 @@ def _argument(numbers: Sequence[tuple[Tensor, int, Address]], std: float, diviso
 
 @cache
 def _require_same_bits(device: torch.device) -> None:
-    """Compares this GPU's release of public numbers with the processor's, whose words OpenSSL makes."""
-    stream = KeyedStream(PUBLIC_KEY)
-    addresses = [Address(stream, 2, at, first) for at, first in enumerate(PUBLIC_FIRST)]
-    sums = [torch.linspace(-99.0, 99.0, size, dtype=torch.float64) for size in PUBLIC_SIZES]
-    results = _noised([each.to(device, copy=True) for each in sums], 3.7, 7, addresses)
-    for value, address, result in zip(sums, addresses, results, strict=True):
-        words = torch.from_numpy(stream.words(2, address.tensor, 0, address.first, len(value)))
-        if not torch.equal(noised_mean(value, words, 3.7, 7, address), result.cpu()):
+    """Compares this GPU's release of public numbers with the processor's, whose words OpenSSL makes.
+
+    Of addresses all bits are set in some. The last sums end at boundaries between cells, as far as float64 reaches: the
+    kernel must list each of them, or it would release them as they are.
+    """
+    stream, step = KeyedStream(PUBLIC_KEY), STEPS - 1
+    addresses = [Address(stream, step, TENSORS - 1 - at, first) for at, first in enumerate(PUBLIC_FIRST)]
+    items = zip(addresses, PUBLIC_SIZES, strict=True)
+    words = [torch.from_numpy(stream.words(step, at.tensor, 0, at.first, size)) for at, size in items]
+    sums = [torch.linspace(-99.0, 99.0, len(each), dtype=torch.float64) for each in words]
+    boundaries = (torch.arange(IN_DOUBT, dtype=torch.float64) + 0.5) * grid(PUBLIC_STD)
+    sums[-1] = boundaries - PUBLIC_STD * gaussians(words[-1] >> SHIFT)
+    results = _noised([each.to(device, copy=True) for each in sums], PUBLIC_STD, 7, addresses)
+    for value, word, address, result in zip(sums, words, addresses, results, strict=True):
+        if not torch.equal(noised_mean(value, word, PUBLIC_STD, 7, address), result.cpu()):
             raise PrivacyError("this GPU's noise has other bits than the processor's")
 
 
 # --- The GPU ---
 
 
-@cache
 def machine_code(capability: str) -> bytes:
     """The kernel for GPUs of this capability, such as "9.0". Compiled once: forks of this process have it, too.
 
     Raises:
         TransientError: it cannot be compiled here.
     """
-    library = nvrtc.installed((torch.version.cuda or "").partition(".")[0])
-    if library is None:
-        raise TransientError(f"torch for CUDA {torch.version.cuda} comes without NVRTC, which compiles the GPU's noise")
-    return nvrtc.compiled(library, TEXTS, capability)
+    if capability not in CODES:
+        library = nvrtc.installed((torch.version.cuda or "").partition(".")[0])
+        if library is None:
+            raise TransientError(f"torch for CUDA {torch.version.cuda} comes without NVRTC, which compiles GPUs' noise")
+        CODES[capability] = nvrtc.compiled(library, TEXTS, capability)
+    return CODES[capability]
 
 
 def compile_ahead() -> None:
-    """Compiles for the GPU of this process's forks, if the environment names its capability."""
-    if capability := os.environ.get(nvrtc.CAPABILITY):
-        machine_code(capability)
+    """Compiles for the GPU of this process's forks, if the environment names its capability. It cannot: this is logged.
+
+    A process that ends does it, as NVRTC initializes CUDA where it finds a driver: no fork of this one could use it.
+    """
+    capability = os.environ.get(nvrtc.CAPABILITY)
+    if not capability:
+        return
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(machine_code(capability))
+            os._exit(0)
+        except Exception as error:  # attempts end as the device's, and are silent
+            logger.error("%s", error)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        code = pipe.read()
+    if os.waitpid(pid, 0)[1] == 0:
+        CODES[capability] = code
 
 
 @cache
