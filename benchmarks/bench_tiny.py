@@ -23,6 +23,7 @@ from tests.processes import until
 
 LINEAR: dict[str, Any] = {"length": {"steps": 10}, "privacy": {"target_epsilon": 0.05}, "evaluation": None}
 MLP = LINEAR | {"model": {"kind": "mlp", "hidden": [32]}}
+LIMITS = {"SCRIMP_REQUESTS_PER_MINUTE": "1000000", "SCRIMP_MAX_QUEUED_JOBS": "1000"}
 CAP: dict[str, Any] = {"cap": {"epsilon": 100.0, "delta": 1e-5}}
 
 
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=60.0)
     counts = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder) / "home", {"SCRIMP_REQUESTS_PER_MINUTE": "1000000"}).start()
+        service = Service(Path(folder) / "home", LIMITS).start()
         try:
             with service.client() as client:
                 dataset = register(service, "tiny", Path(folder), **CAP)

@@ -80,7 +80,7 @@ def private_job(model: dict[str, Any], batch: int) -> dict[str, Any]:
         "privacy": {"target_epsilon": 8.0, "target_delta": 1e-5},
         "clipping": {"kind": "flat", "max_grad_norm": 1.0},
         "sampling": {"kind": "poisson", "expected_batch_size": batch},
-        "length": {"steps": 2000},
+        "length": {"steps": 10_000},
         "evaluation": {"points": 1},
     }
 

@@ -28,7 +28,6 @@
 #define BLOCKS const int block = (int)blockIdx.x, blocks = (int)gridDim.x;
 #define EACH_THREAD for (int thread = (int)threadIdx.x, once = 1; once; once = 0)
 #define EVERYONE_IS_HERE __syncthreads();
-#define TAKE_NEXT(count) (int64_t)atomicAdd((unsigned long long *)(count), 1ull)
 #else
 #define KERNEL void
 #define ARGUMENT const
@@ -36,7 +35,6 @@
 #define BLOCKS
 #define EACH_THREAD for (int thread = 0; thread < THREADS; thread++)
 #define EVERYONE_IS_HERE
-#define TAKE_NEXT(count) (*(count))++
 #endif
 
 /* Numbers that lie one after another, and so do their words. */
@@ -51,7 +49,8 @@ typedef struct {
 
 /* What the processor decides. */
 typedef struct {
-    int64_t count; /* of numbers in doubt: those after the first DOUBTS are not listed */
+    int64_t count;   /* of numbers in doubt: those after the first DOUBTS are not listed */
+    int64_t reached; /* of all numbers, in doubt or not: of fewer, some still are S */
     struct {
         int64_t place;
         double sum;
@@ -66,6 +65,15 @@ typedef struct {
     uint32_t step, spans;
     Span span[SPANS];
 } Step;
+
+/* Adds to a total of all threads; what it was before. */
+INLINE int64_t add_to(int64_t *total, int64_t amount) {
+#if defined(__CUDACC_RTC__)
+    return (int64_t)atomicAdd((unsigned long long *)total, (unsigned long long)amount);
+#else
+    return (*total += amount) - amount;
+#endif
+}
 
 INLINE uint32_t turned(uint32_t word, int bits) { return word >> bits | word << (32 - bits); }
 
@@ -152,22 +160,27 @@ INLINE void release_number(const Step *step, const Span *span, int64_t i, int64_
         return;
     }
     span->numbers[i] = NO_NUMBER;
-    int64_t next = TAKE_NEXT(&step->doubts->count);
+    int64_t next = add_to(&step->doubts->count, 1);
     if (next >= DOUBTS) return;
     step->doubts->listed[next].place = span->at + i;
     step->doubts->listed[next].sum = sum;
 }
 
-/* One thread's share: the numbers of cipher block `of` among the call's. */
-INLINE void release_block(const Step *step, const uint32_t *table, const uint32_t *keys, int lane, int64_t of) {
+/* The numbers of cipher block `of` among the call's; how many they are. */
+INLINE int release_block(const Step *step, const uint32_t *table, const uint32_t *keys, int lane, int64_t of) {
     int which = 0; /* the last span that begins no later */
     for (int by = SPANS / 2; by; by /= 2)
         which += which + by < (int)step->spans && step->span[which + by].begin <= of ? by : 0;
     const Span *span = &step->span[which];
+    int reached = 0;
     int64_t words[2], block = span->position / 2 + (of - span->begin), first = 2 * block - span->position;
     words_of(table, keys, lane, step->step, (uint32_t)span->tensor, (uint64_t)block, words);
     for (int half = 0; half < 2; half++)
-        if (first + half >= 0 && first + half < span->count) release_number(step, span, first + half, words[half]);
+        if (first + half >= 0 && first + half < span->count) {
+            release_number(step, span, first + half, words[half]);
+            reached++;
+        }
+    return reached;
 }
 
 /* Fills SERIES, once after the module was loaded. One block. */
@@ -184,6 +197,7 @@ KERNEL scrimp_noise_step(ARGUMENT Step step, int block, int blocks) {
     BLOCKS
     SHARED uint32_t table[256 * COPIES];
     SHARED uint32_t keys[4 * (ROUNDS + 1)];
+    SHARED int64_t reached;
     EACH_THREAD
         if (thread < 256) {
             uint32_t entry = mixed((uint32_t)thread);
@@ -192,9 +206,18 @@ KERNEL scrimp_noise_step(ARGUMENT Step step, int block, int blocks) {
         }
     EVERYONE_IS_HERE
     EACH_THREAD
-        if (thread == 0) expand_key(table, step.key, keys);
+        if (thread == 0) {
+            expand_key(table, step.key, keys);
+            reached = 0;
+        }
+    EVERYONE_IS_HERE
+    EACH_THREAD {
+        int64_t own = 0;
+        for (int64_t of = (int64_t)block * THREADS + thread; of < step.cipher_blocks; of += (int64_t)blocks * THREADS)
+            own += release_block(&step, table, keys, thread % COPIES, of);
+        add_to(&reached, own);
+    }
     EVERYONE_IS_HERE
     EACH_THREAD
-        for (int64_t of = (int64_t)block * THREADS + thread; of < step.cipher_blocks; of += (int64_t)blocks * THREADS)
-            release_block(&step, table, keys, thread % COPIES, of);
+        if (thread == 0) add_to(&step.doubts->reached, reached);
 }

@@ -208,7 +208,15 @@ def test_one_release_is_one_wait(kernel: ctypes.CDLL, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Tensor, "cpu", lambda tensor: waits.append(len(tensor)) or arrives(tensor))
     sums = sums_of(1.0, [3] * (SPANS + 1))
     on_device._noised(sums, STD, DIVISOR, addresses_of(sums))
-    assert waits == [1 + 2 * DOUBTS]
+    assert waits == [2 + 2 * DOUBTS]
+
+
+def test_what_no_thread_reached_is_not_released(kernel: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later launch of a kernel that was compared does nothing: S stands where R should."""
+    sums, launched = sums_of(1.0, [3] * (SPANS + 1)), on_device.launch
+    monkeypatch.setattr(on_device, "launch", lambda step, device: launched(step, device) if step.spans > 1 else None)
+    with pytest.raises(PrivacyError, match="not reached"):
+        on_device._noised(sums, STD, DIVISOR, addresses_of(sums))
 
 
 # --- Faults that the comparison before the first release finds ---
@@ -232,7 +240,7 @@ FAULTS = {
     "the divisor": ("/ step->divisor", ""),
     "an upper bit of the step": ("step ^ keys[0]", "(step & 0x7fffffffu) ^ keys[0]"),
     "an upper bit of the tensor": ("tensor << 8 ^", "(tensor & 0x7fffffu) << 8 ^"),
-    "a doubt that is not counted": ("TAKE_NEXT(&step->doubts->count)", "DOUBTS"),
+    "a doubt that is not counted": ("add_to(&step->doubts->count, 1)", "DOUBTS"),
     "a doubt in another's place": (".place = span->at + i", ".place = span->at"),
     "a doubt with another's sum": (".sum = sum", ".sum = 1.0"),
     "numbers beyond the threads": ("of += (int64_t)blocks * THREADS", "of += (int64_t)1 << 40"),
@@ -248,7 +256,7 @@ def test_a_kernel_with_other_bits_releases_nothing(fault: str, tmp_path: Path, m
     faulty.write_text(shim.replace('#include "noise_step.h"', text.replace(*FAULTS[fault])))
     runs(noise_step("-O1", source=faulty), monkeypatch, LARGEST_GPU * on_device.BLOCKS)
     sums = sums_of(1.0, (3,))
-    with pytest.raises(PrivacyError, match="other bits"):
+    with pytest.raises(PrivacyError, match=r"other bits|not reached"):
         noised_on_device(sums, STD, DIVISOR, addresses_of(sums))
     assert torch.equal(sums[0], sums_of(1.0, (3,))[0])
 

@@ -93,12 +93,15 @@ def _noised(private_sums: Sequence[Tensor], std: float, divisor: int, addresses:
     spans = [at for at, each in enumerate(flat) if len(each)]
     if not spans:
         return results
-    doubts = torch.zeros(1 + 2 * DOUBTS, dtype=torch.int64, device=flat[0].device)
+    doubts = torch.zeros(2 + 2 * DOUBTS, dtype=torch.int64, device=flat[0].device)
     for at in range(0, len(spans), SPANS):
         numbers = [(flat[each], starts[each], addresses[each]) for each in spans[at : at + SPANS]]
         launch(_argument(numbers, std, divisor, doubts), doubts.device)
     listed = doubts.cpu()  # the wait
-    count, places, sums = int(listed[0]), listed[1::2].tolist(), listed[2::2].view(torch.float64).tolist()
+    count, reached = listed[:2].tolist()
+    places, sums = listed[2::2].tolist(), listed[3::2].view(torch.float64).tolist()
+    if reached != starts[-1]:  # whatever the driver says of its launches
+        raise PrivacyError("a GPU's noise has not reached all numbers of a private sum")
     if count > DOUBTS:  # far more than can be expected
         raise PrivacyError("a private sum is not finite, or the noise generator is broken")
     for place, value in zip(places[:count], sums[:count], strict=True):
