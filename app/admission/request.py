@@ -141,7 +141,8 @@ class Resolved:
             InvalidRequest: it names an extractor or a model that the service does not have, or another use than its
                 grant is for.
         """
-        spec, device = on_device(_for_use(request.spec, access.use), most_gpus)
+        able = most_gpus if request.limits.has_cluster else min(most_gpus, 1)
+        spec, device = on_device(_for_use(request.spec, access.use), able)
         if not rule_of(spec.kind).trains:  # it leaves nothing else open, and names no model
             return cls(request, spec, facts, side, access, device, most_gpus=most_gpus)
         spec, parts = completed(spec, facts)
@@ -158,7 +159,7 @@ def on_device(spec: JobSpec, most_gpus: int) -> tuple[JobSpec, tuple[Part, ...]]
     """Returns the job with the kind of device that `auto` stands for, and why; a job that names its own as it is.
 
     Args:
-        most_gpus: that a living worker runs one job on.
+        most_gpus: that a job may have of one living worker.
     """
     if spec.runtime.device != "auto":
         return spec, ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from app.dashboard.job_draft import of_job
 from app.db.database import Database
@@ -13,6 +14,8 @@ from app.hpo.rates import Resolved
 from app.lifecycle.queue.fair import claim_next
 from app.lifecycle.queue.presence import Presence
 from app.lifecycle.queue.room import Room
+from app.main import create_app
+from app.settings import Settings
 from core.contracts.devices import Device
 from tests.conftest import Api
 from tests.factories import NO_HEADS, add_dataset, job_spec
@@ -49,7 +52,6 @@ def chosen(quote: dict[str, Any]) -> tuple[str, str]:
         ([PROCESSOR], {}, "cpu", "no worker that lives now has a GPU"),
         ([PROCESSOR, GPU], {}, "cuda", "a worker that lives now has a GPU"),
         ([GPU], {"processes": 4}, "cpu", "no worker that lives now has 4 GPUs for one job"),
-        ([GPU, FOUR], {"processes": 4}, "cuda", "a worker that lives now has 4 GPUs for one job"),
         ([FOUR], {"processes": "auto"}, "cuda", "a worker that lives now has a GPU"),
         ([FOUR.model_copy(update={"gpus": 0})], {}, "cpu", "no worker that lives now has a GPU"),
         ([FOUR], SHARDED, "cpu", "shards are of processors"),
@@ -65,6 +67,21 @@ def test_auto_is_what_a_living_worker_has(
     assert chosen(job["quote"]) == (kind, because)
     assert job["spec"]["runtime"]["device"] == kind
     assert post(api, "/v1/jobs", asked).json()["id"] == job["id"], "the same request, whoever lives now"
+
+
+@SQLITE
+@pytest.mark.parametrize(("address", "kind"), [("", "cpu"), ("head:6379", "cuda")], ids=["alone", "cluster"])
+def test_several_gpus_are_chosen_where_they_may_be_named(
+    api: Api, db: Database, settings: Settings, address: str, kind: str
+) -> None:
+    """Else what `auto` became would be refused when somebody asks for the same job again."""
+    beat(db, GPU, FOUR)
+    asked = job_spec(add_dataset(db), runtime={"processes": 4}, model={"kind": "mlp", "hidden": [8]})
+    with TestClient(create_app(settings.model_copy(update={"ray_address": address}))) as client:
+        here = Api(client, api.tokens, api.key_ids)
+        planned = post(here, "/v1/jobs", asked).json()["spec"]["runtime"]
+        assert (planned["device"], planned["processes"]) == (kind, 4)
+        assert post(here, "/v1/jobs", asked | {"runtime": planned}, key="again").status_code == 201
 
 
 @SQLITE
