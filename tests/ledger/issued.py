@@ -53,12 +53,14 @@ ONE_RECORD = FULL.model_copy(update={"self_test": "one_record", "physical_batch_
 WIDE = FULL.model_copy(update={"passes": "float64", "sums": "float64", "kernels": "plain"})
 NARROW = FULL.model_copy(update={"passes": "bfloat16", "kernels": "python"})
 ALONE = FULL.model_copy(update={"self_test": "not_needed"})  # integers
+TF32 = FULL.model_copy(update={"device": "cuda", "fp32_precision": "tf32", "kernels": None})
 NUMERICS = {
     "statistics": ALONE,
     "synthetic": ALONE,
     "users": ONE_RECORD,
     "mean": WIDE,
     "tokens": NARROW,
+    "tf32": TF32,
     "sigma given": numerics(),
 }  # the last: before slots
 LARGE = {"cap": {"epsilon": 100.0, "delta": 1e-5}}  # a cap that every job here fits
@@ -101,6 +103,10 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "governed, no use": ({}, {"governance": {"controller": "A hospital", "purposes": []}}),
     "automatic": ({"clipping": {"kind": "automatic"}}, {}),
+    "tf32": (
+        {"model": {"kind": "mlp", "hidden": [8]}, "runtime": {"device": "cuda", "fp32_precision": "tf32"}},
+        {},
+    ),
     "noise first": ({"optimizer": CASES["phases"][0]["optimizer"] | {"variant": "noise_first"}}, {}),
     "automatic rate": ({"optimizer": {"kind": "dp_sgd", "learning_rate": "auto"}}, {}),
     "canaries": ({"audit": {"canaries": 200}, "evaluation": None}, {}),
@@ -240,7 +246,8 @@ class Issuer:
         with self.db.read() as session:
             job = session.get_one(Job, job_id)
         log.name_key("00")
-        log.ready("cpu", NUMERICS.get(kind, FULL))
+        report = NUMERICS.get(kind, FULL)
+        log.ready(report.device, report)
         log.record_digest(0, "00")
         last = job.steps // 2 if kind in ("cancelled", "failed") else job.steps
         assert log.start_block(1, last)
