@@ -307,6 +307,9 @@ def _check_precision(spec: JobSpec) -> None:
         f"is of passes in float32, and these are in {spec.runtime.dtype}": spec.runtime.dtype
         in ("float64", "bfloat16"),
         "is of networks, and this model has no matrices between its layers": spec.model.shallow,
+        "is not of the engine 'opacus': leave `clipping.engine` out": (
+            spec.clipping is not None and spec.clipping.engine == "opacus"
+        ),
     }
     reason = next((reason for reason, is_unfit in unfit.items() if is_unfit), None)
     if reason is not None:

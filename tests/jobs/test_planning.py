@@ -125,6 +125,7 @@ REFUSED = [
     (spec_of(runtime=TF32), facts(), "/runtime/fp32_precision"),  # a linear model
     (spec_of(runtime=TF32 | {"device": "cpu"}, model=MLP), facts(), "/runtime/fp32_precision"),
     (spec_of(runtime=TF32 | {"dtype": "float64"}, model=MLP), facts(), "/runtime/fp32_precision"),
+    (spec_of(runtime=TF32, model=MLP, clipping={"engine": "opacus"}), facts(), "/runtime/fp32_precision"),
 ]
 
 

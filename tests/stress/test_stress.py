@@ -58,10 +58,12 @@ def test_half_of_the_processes_stand_still_and_go_on() -> None:
 
 def test_what_a_test_has_stopped_stays_so() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
-        process.send_signal(signal.SIGSTOP)
-        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        stopped = [_stopped(process.pid, random.Random(seed)) for seed in range(20)]
-        process.kill()
+        try:
+            process.send_signal(signal.SIGSTOP)
+            until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+            stopped = [_stopped(process.pid, random.Random(seed)) for seed in range(20)]
+        finally:
+            process.kill()  # or the block's end would wait for what stands still
     assert not any(stopped)
 
 

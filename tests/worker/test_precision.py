@@ -303,3 +303,30 @@ def test_other_engines_switch_it_for_their_passes_alone(emulated: EmulatedTf32) 
     assert emulated.rounded and not emulated.exact
     unclipped_engine(model).private_sum(parameters, records)
     assert not emulated.exact
+
+
+@pytest.mark.parametrize("what", ["a pass", "measuring"])
+def test_a_program_s_autocast_is_refused(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It rounds the factors of products in float32 to 8 digits, whatever torch's switch says.
+
+    Claim: one record's part of a sum is at most C long, in a program that trains under `torch.autocast`
+    Now: `scrimp.engine` refuses it
+    """
+    if what == "measuring":
+        monkeypatch.setattr(bookkeeping, "require_no_autocast", lambda: None)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(NotIeeeError, match="outside of it"):
+        worst_of("measuring")
+
+
+def test_a_thread_that_has_measured_leaves_the_switch_to_another_that_measures() -> None:
+    try:
+        torch.set_float32_matmul_precision("high")
+        one, another = in_ieee(), in_ieee()
+        one.__enter__()
+        another.__enter__()
+        one.__exit__(None, None, None)
+        require_ieee()
+        another.__exit__(None, None, None)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -64,7 +64,7 @@ class Watch:
         self.error: Exception | None = None
         self._heard = self._renewed = time.monotonic()
         self._longest_s = 0.0
-        self._next_beat = self._following_beat()  # the attempt's first write has just renewed the lease
+        self._next_beat = self._following_beat()  # the start message, made at once, renews the lease
         self._done = threading.Event()
         # In this thread's context, so that its log lines name the same attempt.
         context = contextvars.copy_context()

@@ -28,7 +28,7 @@ from worker.clipping.examined import Examples, UnfitLayerError, autograd_of, exa
 from worker.clipping.factors import pass_factors
 from worker.clipping.methods import ROOM_BYTES
 from worker.clipping.own import OwnParameters
-from worker.clipping.precision import in_ieee, in_tf32
+from worker.clipping.precision import in_ieee, in_tf32, require_no_autocast
 from worker.clipping.rules import Found, Rule, has_rule, rule_of, shift
 from worker.clipping.scratch import Scratch
 from worker.clipping.terms import Term
@@ -304,6 +304,7 @@ class Bookkeeping(Generic[B]):
 
         Everything that may be in TF32 runs here, rules of layers among it: a term is measured and added as it is.
         """
+        require_no_autocast()
         self._open = opened = _Pass(rows or self._rows, rows_of(self._views), clip)
         try:
             with torch.enable_grad(), in_tf32(tf32):

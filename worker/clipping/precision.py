@@ -3,13 +3,15 @@
 A GPU's TF32 rounds the factors of a product to 11 binary digits. What a pass computes may be rounded in any way: it is
 what the engine measures, and what it adds (docs/theorems.md, "TF32 in passes"). Measuring and adding must not be:
 the bound on a sum's sensitivity counts on float32's 24 digits. torch has one switch for the whole process, so these
-switch it, and what measures or adds asks for it.
+switch it, and what measures or adds asks for it. A program's autocast, which rounds factors to 8 or 11 digits, is
+refused.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -39,14 +41,12 @@ def in_tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-@contextmanager
-def in_ieee() -> Iterator[None]:
+def in_ieee() -> AbstractContextManager[None]:
     """Measuring and adding, whatever the process does otherwise; also within a backward pass.
 
     It leaves convolutions alone: none of them measures or adds.
     """
-    with _matrices(IEEE):
-        yield
+    return _MEASURING
 
 
 def require_ieee() -> None:
@@ -57,6 +57,44 @@ def require_ieee() -> None:
     """
     if _precision() != IEEE:
         raise NotIeeeError("norms and sums need products in float32, and torch may now round their factors")
+    require_no_autocast()
+
+
+def require_no_autocast() -> None:
+    """Call before a pass, whose layers' rules would get tensors of two types.
+
+    Raises:
+        NotIeeeError: products of float32 are computed in a shorter type.
+    """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise NotIeeeError(
+            "torch.autocast would round norms and sums, too: call the engine outside of it. "
+            "torch.set_float32_matmul_precision speeds passes up"
+        )
+
+
+class _Measuring(AbstractContextManager[None]):
+    """The process's switch while any of its threads measures or adds: the first turns it, the last turns it back. Each
+    by itself would turn it back under the others."""
+
+    def __init__(self) -> None:
+        self._lock, self._threads, self._outside = threading.Lock(), 0, IEEE
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._threads == 0:
+                self._outside = _precision()
+            torch.set_float32_matmul_precision(IEEE)
+            self._threads += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._threads -= 1
+            if self._threads == 0:
+                torch.set_float32_matmul_precision(self._outside)
+
+
+_MEASURING = _Measuring()
 
 
 @contextmanager
