@@ -170,6 +170,7 @@ CASES: dict[str, Case] = {
     "wrn16_4": Case(WRN, ADAM, **IMAGES, records=500, more=poisson(24)),
     "transformer_rec": Case(TRANSFORMER, ADAM, kind="items", more=poisson(128)),
     "gru_rec": Case(GRU, ADAM, kind="items", more=poisson(256)),
+    "lstm_rec": Case(GRU | {"kind": "lstm_rec"}, ADAM, kind="items", more=poisson(256)),
     "gpt2 of 4 blocks, LoRA": Case(LANGUAGE, ADAM, kind="texts", features=1, more=poisson(48)),
     "gpt2 of 4 blocks, full": Case(LANGUAGE | {"tuning": "full"}, ADAM, kind="texts", features=1, more=poisson(48)),
     "bert of 4 blocks, last block": Case(ENCODER, ADAM, kind="labelled texts", features=1, more=poisson(48)),
