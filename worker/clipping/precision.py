@@ -33,11 +33,13 @@ def in_tf32(allowed: bool) -> Iterator[None]:
     if not allowed:
         yield
         return
-    convolutions, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, True
+    matrices, convolutions = _precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision(TF32)
+    torch.backends.cudnn.allow_tf32 = True
     try:
-        with _matrices(TF32):
-            yield
+        yield
     finally:
+        torch.set_float32_matmul_precision(matrices)
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
@@ -95,16 +97,6 @@ class _Measuring(AbstractContextManager[None]):
 
 
 _MEASURING = _Measuring()
-
-
-@contextmanager
-def _matrices(precision: str) -> Iterator[None]:
-    outside = _precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(outside)
 
 
 def _precision() -> str:
