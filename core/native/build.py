@@ -22,7 +22,7 @@ FOLDER = Path(__file__).resolve().parent
 SOURCES = tuple(
     FOLDER / name for name in ("ascending.c", "digests.c", "layers.c", "linear.c", "noise.c", "records.c", "steps.c")
 )
-HEADERS = (FOLDER / "blake2b_lanes.h", FOLDER / "gaussians.h", FOLDER / "threads.h")
+HEADERS = tuple(FOLDER / name for name in ("blake2b_lanes.h", "gaussians.h", "threads.h", "two_compilers.h"))
 LIBRARY = FOLDER / "libscrimp.so"
 GLIBC = "2.17"  # the oldest that ziglang builds for: manylinux2014
 # No contraction: the bounds in noise.c are of operations that round one by one.

@@ -5,23 +5,8 @@
 #ifndef SCRIMP_GAUSSIANS_H
 #define SCRIMP_GAUSSIANS_H
 
-#if defined(__CUDACC_RTC__) /* NVRTC has no headers */
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long long int64_t;
-typedef unsigned long long uint64_t;
-#define INLINE __device__ __forceinline__
-#define TABLE __device__ const
-#define SERIES_TABLE __device__ __align__(16) /* two coefficients are read at once */
-#else
-#include <stdint.h>
-#define INLINE static inline __attribute__((always_inline))
-#define TABLE static const
-#define SERIES_TABLE static
-#define fabs __builtin_fabs
-#endif
+#include "two_compilers.h"
 
-#define LARGEST 0x1.fffffffffffffp+1023
 #ifndef SECOND_ERROR
 #define SECOND_ERROR 0x1p-45
 #endif
@@ -31,7 +16,6 @@ typedef unsigned long long uint64_t;
 #ifndef SECOND_ROUNDING
 #define SECOND_ROUNDING 0x1p-38
 #endif
-#define NEAREST 0x1.8p+52 /* adding and subtracting this rounds to the nearest integer, up to 2^51 */
 #define DEGREE 10
 #define LAST 208
 

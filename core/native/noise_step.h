@@ -1,7 +1,7 @@
 /* The noise step on a GPU: S becomes R / L in place, as in noise.c, from words that are made where they are used.
  *
- * NVRTC compiles it for a GPU (worker/noise/on_device.py). Tests compile the same text for a processor, where a block's
- * threads are a loop, and compare its bits with worker/noise/rounding.py.
+ * NVRTC compiles it for a GPU (worker/native/gpu.py). Tests compile the same text for a processor, and compare its bits
+ * with worker/noise/rounding.py.
  *
  * Words: AES-256 in counter mode, at the addresses of worker/noise/generator.py. One thread makes one cipher block: two
  * words, for two numbers. Rounds look up a table in the block's shared memory. Each of the 32 lanes of a warp has its
@@ -14,28 +14,11 @@
  */
 #include "gaussians.h"
 
-#define THREADS 512
 #define COPIES 32  /* of the cipher's table: one for each bank of shared memory */
 #define ROUNDS 14
 #define SPANS 64   /* of one call: it fits in a kernel's 4 KiB of arguments */
 #define NO_NUMBER (0.0 / 0.0)
 #define DOUBTS 256 /* that have room: of more, a sum is not finite, or the generator is broken */
-
-#if defined(__CUDACC_RTC__)
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
-#define ARGUMENT const __grid_constant__
-#define SHARED __shared__
-#define BLOCKS const int block = (int)blockIdx.x, blocks = (int)gridDim.x;
-#define EACH_THREAD for (int thread = (int)threadIdx.x, once = 1; once; once = 0)
-#define EVERYONE_IS_HERE __syncthreads();
-#else
-#define KERNEL void
-#define ARGUMENT const
-#define SHARED
-#define BLOCKS
-#define EACH_THREAD for (int thread = 0; thread < THREADS; thread++)
-#define EVERYONE_IS_HERE
-#endif
 
 /* Numbers that lie one after another, and so do their words. */
 typedef struct {
@@ -65,15 +48,6 @@ typedef struct {
     uint32_t step, spans;
     Span span[SPANS];
 } Step;
-
-/* Adds to a total of all threads; what it was before. */
-INLINE int64_t add_to(int64_t *total, int64_t amount) {
-#if defined(__CUDACC_RTC__)
-    return (int64_t)atomicAdd((unsigned long long *)total, (unsigned long long)amount);
-#else
-    return (*total += amount) - amount;
-#endif
-}
 
 INLINE uint32_t turned(uint32_t word, int bits) { return word >> bits | word << (32 - bits); }
 
@@ -168,9 +142,8 @@ INLINE void release_number(const Step *step, const Span *span, int64_t i, int64_
 
 /* The numbers of cipher block `of` among the call's; how many they are. */
 INLINE int release_block(const Step *step, const uint32_t *table, const uint32_t *keys, int lane, int64_t of) {
-    int which = 0; /* the last span that begins no later */
-    for (int by = SPANS / 2; by; by /= 2)
-        which += which + by < (int)step->spans && step->span[which + by].begin <= of ? by : 0;
+    int which = 0;
+    FIND(which, step->span, SPANS, step->spans, of);
     const Span *span = &step->span[which];
     int reached = 0;
     int64_t words[2], block = span->position / 2 + (of - span->begin), first = 2 * block - span->position;

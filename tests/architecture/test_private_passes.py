@@ -66,7 +66,6 @@ ALLOWED = {
     "worker/clipping/terms.py: add_to": "the widths of a layer",
     "worker/clipping/totals.py: add_products": "groups of these rows",
     "worker/clipping/totals.py: products_of_groups": "likewise",
-    "worker/clipping/totals.py: _add_kept": "the number of these groups",
     "worker/clipping/accumulators.py: _add_formed": "likewise",
     "worker/clipping/accumulators.py: _cut": "likewise",
 }

@@ -7,7 +7,7 @@ a number on the host is a product with its reciprocal (BinaryDivTrueKernel.cu), 
 columns adds in an order that depends on each row's alignment (SoftMax.cu). Where torch's switches allow it, factors of
 products are rounded as TF32 does.
 
-The noise's kernel is the GPU's own source, compiled for the processor.
+The project's own kernels are their source, compiled for the processor.
 
 Left out: sparse tensors, other kernels' rounding, races of streams, other processes, a limit of memory.
 """
@@ -405,16 +405,15 @@ def start(guard: str) -> None:
 
 
 def _run_kernels_here() -> None:
-    """Puts the processor's build of the GPU's own kernel in its place, and a driver that runs it."""
-    from tests.worker.native import noise_step
-    from worker.native import cuda_driver
-    from worker.noise import on_device
+    """Puts the processor's build of the project's own kernels in their place, and a driver that runs them."""
+    from tests.worker.native import gpu_kernels
+    from worker.native import cuda_driver, gpu
 
-    launch = on_device.launch
+    launch = gpu.launch
 
-    def counted(step: on_device.Step, device: torch.device) -> None:
+    def counted(name: str, *of: Any) -> None:
         counts["kernels"] += 1
-        launch(step, device)
+        launch(name, *of)
 
-    cuda_driver.DRIVER = noise_step()._name
-    on_device.launch, on_device.machine_code = counted, lambda _capability: b"processor"  # type: ignore[assignment]
+    cuda_driver.DRIVER = gpu_kernels()._name
+    gpu.launch, gpu.machine_code = counted, lambda _capability: b"processor"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.worker.kept import kept
-from tests.worker.native import noise_step
+from tests.worker.native import gpu_kernels
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = ("guard", "hooks")
@@ -34,7 +34,7 @@ def built() -> list[Path]:
         found = kept(f"{name}.so", [*command, torch.__version__], [source], compile_to)
         assert found is not None
         made.append(found)
-    noise_step()  # kept: a compiler that the device's libraries are loaded into takes long
+    gpu_kernels()  # kept: a compiler that the device's libraries are loaded into takes long
     return made
 
 

@@ -13,7 +13,7 @@ from core.native.library import Library
 from tests.worker.kept import kept
 
 SURVEY = Path(__file__).with_name("native_survey.c")
-NOISE_STEP = Path(__file__).with_name("noise_step_on_processor.c")
+KERNELS = Path(__file__).with_name("kernels_on_processor.c")
 
 
 def built(*options: str, sources: Sequence[Path] = build.SOURCES) -> Path:
@@ -30,10 +30,11 @@ def built(*options: str, sources: Sequence[Path] = build.SOURCES) -> Path:
     return made
 
 
-def noise_step(*options: str, source: Path = NOISE_STEP) -> ctypes.CDLL:
-    """The GPU's noise step, compiled for this processor."""
+def gpu_kernels(*options: str, source: Path = KERNELS) -> ctypes.CDLL:
+    """The GPU's kernels, compiled for this processor."""
     library = ctypes.CDLL(str(built(*options, f"-I{build.FOLDER}", sources=[source])))
-    library.run.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.run.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int]
+    library.run.restype = None
     library.scrimp_noise_tables()
     return library
 

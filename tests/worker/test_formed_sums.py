@@ -357,7 +357,7 @@ def test_parameters_are_bounded_together_as_each_alone() -> None:
     measured = [
         Lengths(numbers, 0.5),
         Lengths(numbers, slack, narrow=True),
-        Lengths(numbers.sqrt(), 0.25, rooted=True, narrow=True),
+        Lengths(numbers, 0.25, narrow=True),
         Lengths(numbers, slack),
     ]
     squares, slacks = bounded(measured)

@@ -1,4 +1,4 @@
-"""The noise step of GPUs releases the processor's bits. Its kernel runs here on the processor, and NVRTC compiles it.
+"""The noise step of GPUs releases the processor's bits. Its kernel runs here on the processor, and NVRTC compiles all.
 
 Tests that need a GPU: test_gpu.py, test_noise_ahead.py, benchmarks/gpu_hour.py.
 """
@@ -21,11 +21,11 @@ from torch import Tensor
 from core.contracts.devices import Device
 from core.errors import PrivacyError, TransientError
 from core.native import nvrtc
-from tests.worker.native import noise_step
+from tests.worker.native import gpu_kernels
 from tests.worker.support import key
 from tests.worker.test_native import OFFSETS, boundary_sums
 from worker.attempt.device_survey import processor, visible
-from worker.native import cuda_driver
+from worker.native import cuda_driver, gpu
 from worker.native.cuda_driver import Module
 from worker.noise import on_device
 from worker.noise.gaussian import GaussianRelease
@@ -45,13 +45,17 @@ REQUIRE = on_device._require_same_bits.__wrapped__  # each time anew
 
 def runs(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, blocks: int = 3) -> None:
     """Puts this build of the kernel in the GPU's place."""
-    monkeypatch.setattr(on_device, "launch", lambda step, _device: library.run(ctypes.addressof(step), blocks))
+
+    def launch(name: str, step: Step, _items: int, _device: torch.device) -> None:
+        library.run(name.encode(), ctypes.addressof(step), blocks)
+
+    monkeypatch.setattr(gpu, "launch", launch)
     monkeypatch.setattr(on_device, "_require_same_bits", REQUIRE)
 
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
-    library = noise_step()
+    library = gpu_kernels()
     runs(library, monkeypatch)
     return library
 
@@ -152,13 +156,13 @@ def test_sums_near_a_boundary_are_settled_exactly(
 def test_a_bound_that_is_too_small_is_found(
     boundaries: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs(noise_step("-DSECOND_ERROR=0.0", "-DSECOND_TAIL=0.0", "-DSECOND_ROUNDING=0.0"), monkeypatch)
+    runs(gpu_kernels("-DSECOND_ERROR=0.0", "-DSECOND_TAIL=0.0", "-DSECOND_ROUNDING=0.0"), monkeypatch)
     assert wrong_near_boundaries(boundaries) > 5
 
 
 def test_numbers_in_doubt_are_found_in_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide bound: a fifth of the numbers is in doubt. More than have a place end the step."""
-    runs(noise_step("-DSECOND_ERROR=0x1p-14"), monkeypatch)
+    runs(gpu_kernels("-DSECOND_ERROR=0x1p-14"), monkeypatch)
     sizes = (70, 1, 0, 130, 1, 200)
     monkeypatch.setattr(on_device, "_require_same_bits", lambda device: None)  # it has more numbers
     require_same(sums_of(3.0, sizes), addresses_of(sizes, first=3))  # type: ignore[arg-type]
@@ -168,7 +172,7 @@ def test_numbers_in_doubt_are_found_in_their_tensors(monkeypatch: pytest.MonkeyP
 
 def test_a_number_in_doubt_is_not_its_sum_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum is private: whatever fails before the processor has decided, it is not what stands there."""
-    runs(noise_step("-DSECOND_ERROR=0x1p-14"), monkeypatch)
+    runs(gpu_kernels("-DSECOND_ERROR=0x1p-14"), monkeypatch)
     monkeypatch.setattr(Tensor, "fill_", lambda tensor, _value: tensor)
     (sums,) = sums_of(3.0, (200,))
     (found,) = on_device._noised([sums.clone()], STD, DIVISOR, addresses_of([sums]))
@@ -213,8 +217,8 @@ def test_one_release_is_one_wait(kernel: ctypes.CDLL, monkeypatch: pytest.Monkey
 
 def test_what_no_thread_reached_is_not_released(kernel: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later launch of a kernel that was compared does nothing: S stands where R should."""
-    sums, launched = sums_of(1.0, [3] * (SPANS + 1)), on_device.launch
-    monkeypatch.setattr(on_device, "launch", lambda step, device: launched(step, device) if step.spans > 1 else None)
+    sums, launched = sums_of(1.0, [3] * (SPANS + 1)), gpu.launch
+    monkeypatch.setattr(gpu, "launch", lambda name, step, *of: launched(name, step, *of) if step.spans > 1 else None)
     with pytest.raises(PrivacyError, match="not reached"):
         on_device._noised(sums, STD, DIVISOR, addresses_of(sums))
 
@@ -249,12 +253,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_kernel_with_other_bits_releases_nothing(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = on_device.TEXTS["noise_step.h"]
+    text = gpu.TEXTS["noise_step.h"]
     assert text.count(FAULTS[fault][0]) == 1
-    shim = (Path(__file__).with_name("noise_step_on_processor.c")).read_text()
+    shim = (Path(__file__).with_name("kernels_on_processor.c")).read_text()
     faulty = tmp_path / "faulty.c"
     faulty.write_text(shim.replace('#include "noise_step.h"', text.replace(*FAULTS[fault])))
-    runs(noise_step("-O1", source=faulty), monkeypatch, LARGEST_GPU * on_device.BLOCKS)
+    runs(gpu_kernels("-O1", source=faulty), monkeypatch, LARGEST_GPU * gpu.BLOCKS)
     sums = sums_of(1.0, (3,))
     with pytest.raises(PrivacyError, match=r"other bits|not reached"):
         noised_on_device(sums, STD, DIVISOR, addresses_of(sums))
@@ -267,7 +271,7 @@ def test_a_kernel_with_other_bits_releases_nothing(fault: str, tmp_path: Path, m
 def test_both_sides_have_one_layout(kernel: ctypes.CDLL) -> None:
     assert kernel.step_size() == ctypes.sizeof(Step) <= 4096  # a kernel's arguments
     assert (kernel.step_spans(), kernel.step_doubts()) == (SPANS, DOUBTS)
-    assert f"#define THREADS {on_device.THREADS}\n" in on_device.TEXTS["noise_step.h"]
+    assert kernel.threads() == gpu.THREADS
 
 
 def test_the_key_is_the_cipher_s(kernel: ctypes.CDLL) -> None:
@@ -291,9 +295,7 @@ def module(kernel: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Module:
 
 def test_the_driver_s_calls_have_their_arguments(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that runs the kernel on the processor, and refuses what CUDA's would."""
-    monkeypatch.setattr(
-        on_device, "launch", lambda step, _device: module.launch("scrimp_noise_step", 2, 512, STREAM_OF_DRIVER, step)
-    )
+    monkeypatch.setattr(gpu, "launch", lambda name, step, *_: module.launch(name, 2, 512, STREAM_OF_DRIVER, step))
     module.launch("scrimp_noise_tables", 1, 512, STREAM_OF_DRIVER, None)
     sums = sums_of(1.0, (5000, 3))
     require_same(sums, addresses_of(sums))
@@ -321,14 +323,20 @@ def compiler() -> ctypes.CDLL:
 
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_it_compiles_for_gpus_without_contracting_an_operation(compiler: ctypes.CDLL, capability: str) -> None:
-    assert nvrtc.compiled(compiler, on_device.TEXTS, capability).startswith(b"\x7fELF")
-    assembly = nvrtc.compiled(compiler, on_device.TEXTS, capability, "PTX").decode()
+    assert nvrtc.compiled(compiler, gpu.TEXTS, capability).startswith(b"\x7fELF")
+    assembly = nvrtc.compiled(compiler, gpu.TEXTS, capability, "PTX").decode()
     operations = set(re.findall(r"\b\w+(?:\.\w+)*\.f64\b", assembly))
     assert {"add.rn.f64", "mul.rn.f64", "div.rn.f64", "sub.rn.f64"} <= operations
     assert not [each for each in operations if "fma" in each or "approx" in each or "ftz" in each or each == "mul.f64"]
-    kernel = assembly[assembly.index(".entry scrimp_noise_step") :]
-    assert ".local" not in kernel.partition(".entry scrimp_noise_tables")[0]  # the argument is not copied
-    assert re.search(r"\.maxntid\s+512", kernel)
+    operations = set(re.findall(r"\b\w+(?:\.\w+)*\.f32\b", assembly))
+    assert {"add.rn.f32", "mul.rn.f32"} <= operations and not [each for each in operations if "fma" in each]
+    _, *kernels = re.split(r"\.entry (?=scrimp_)", assembly)
+    bodies = {body.partition("(")[0]: body for body in kernels}
+    steps = ("noise_tables", "noise_step", "row_squares", "add_lengths", "clip_factors", "add_sums")
+    assert set(bodies) == {f"scrimp_{step}" for step in steps}
+    del bodies["scrimp_noise_tables"]
+    assert not [name for name, body in bodies.items() if ".local" in body]  # the argument is not copied
+    assert all(re.search(r"\.maxntid\s+512", body) for body in bodies.values())
 
 
 def test_what_does_not_compile_says_why(compiler: ctypes.CDLL) -> None:
@@ -337,22 +345,22 @@ def test_what_does_not_compile_says_why(compiler: ctypes.CDLL) -> None:
 
 
 def test_without_nvrtc_a_gpu_s_attempt_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_device, "CODES", {})
+    monkeypatch.setattr(gpu, "CODES", {})
     monkeypatch.setattr(torch.version, "cuda", "99.1")
     with pytest.raises(TransientError, match=r"99\.1 comes without NVRTC"):
-        on_device.machine_code("9.0")
+        gpu.machine_code("9.0")
 
 
 def test_a_fork_that_ends_compiles_for_the_gpu_of_later_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC calls cuInit where it finds a driver: a process that did so has no fork that can use CUDA."""
-    monkeypatch.setattr(on_device, "CODES", {})
+    monkeypatch.setattr(gpu, "CODES", {})
     monkeypatch.setattr(nvrtc, "installed", lambda _major: ctypes.CDLL(None))
     monkeypatch.setattr(nvrtc, "compiled", lambda *of: f"{of[2]} {os.getpid()}".encode())
-    gpu = Device(kind="cuda", index=0, name="H200", memory_bytes=1, capability="9.0")
-    for device in (processor(), gpu):
-        assert not on_device.CODES
+    h200 = Device(kind="cuda", index=0, name="H200", memory_bytes=1, capability="9.0")
+    for device in (processor(), h200):
+        assert not gpu.CODES
         with monkeypatch.context() as environment:
             environment.setattr(os, "environ", visible(device, {}))
-            on_device.compile_ahead()
-    capability, pid = on_device.machine_code("9.0").decode().split()
+            gpu.compile_ahead()
+    capability, pid = gpu.machine_code("9.0").decode().split()
     assert capability == "9.0" and int(pid) != os.getpid()

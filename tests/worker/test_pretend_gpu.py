@@ -63,7 +63,7 @@ MOST = {
     "pageable copies": 0,
     "waits of streams": 3,  # the copying stream's for the step's begin, and one for each pass
     "equal indices": 1000,
-    "kernels a pass": 300,
+    "kernels a pass": 200,
     "bytes a parameter": 48,
 }
 

@@ -202,11 +202,11 @@ def main(fd: int, memory_limit_bytes: int, user: User | None = None) -> None:
         kernel.offers_namespaces()  # finds out in a fork, which is cheaper now; attempts inherit the answer
     with loading():  # loaded objects stay shared: no garbage collection in a child writes to them
         from worker.attempt import child, code_release  # noqa: PLC0415  # takes seconds, once for all forks
-        from worker.noise import on_device  # noqa: PLC0415
+        from worker.native import gpu  # noqa: PLC0415
 
         complete()
         code_release.packages(), code_release.code(*code_release.OWN)  # attempts inherit the answers
-        on_device.compile_ahead()
+        gpu.compile_ahead()
     control, fork_server = socket.socket(fileno=fd), os.getpid()
     ended: dict[int, int] = {}
     while True:

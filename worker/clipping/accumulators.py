@@ -14,7 +14,7 @@ are in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from worker.data.norms import ROUNDING
 from worker.data.passes import moved
 from worker.data.placed import chunk_bytes
 from worker.native.flat_steps import STEPS
+from worker.native.gpu_pass import row_squares
 
 CHUNK_BYTES = 2**23  # of float64 temporaries, so that they stay in the cache
 WIDE_BYTES = 2**19  # of float64 copies of formed gradients: in a core's own cache
@@ -42,15 +43,13 @@ class Lengths(NamedTuple):
     """A parameter's gradients as they were measured; `bounded` makes of them what clipping needs.
 
     Attributes:
-        numbers: float64 (n,): squared norms, or norms if `rooted`.
+        numbers: float64 (n,): squared norms.
         slack: a bound on what rounding took from the squared norms, float64 (n,); a number: in parts of them.
-        rooted: a GPU measures norms.
         narrow: float32 adds these gradients.
     """
 
     numbers: Tensor
     slack: Tensor | float
-    rooted: bool = False
     narrow: bool = False
 
 
@@ -60,9 +59,6 @@ def bounded(measured: Sequence[Lengths]) -> tuple[Tensor, Tensor]:
     A few operations for all parameters: a GPU starts no kernels for each of them.
     """
     squares, device = torch.stack([each.numbers for each in measured]), measured[0].numbers.device
-    if any(each.rooted for each in measured):
-        rooted = _column(tuple(float(each.rooted) for each in measured), device) > 0.0
-        squares = torch.where(rooted, squares.square(), squares)
     shares = tuple(each.slack if isinstance(each.slack, float) else 1.0 for each in measured)
     slack = squares
     if any(isinstance(each.slack, Tensor) for each in measured):
@@ -112,9 +108,11 @@ class ParameterAccumulator:
         self._measured: Lengths | None = None
         self._factored = can_stay_factored(self._merged, divided=divisor is not None)
         self.kept_bytes = 0 if self._factored else kept_bytes(self._merged, shape.numel(), room)
+        is_dense = not self._factored and self._merged.outer is None and self._merged.rows is None
+        self._stays = self.kept_bytes > 0 or is_dense  # gradients, from when they are formed on
         self._group = group if self._narrow() and divisor is None else None
         self._chunks = self._cut()
-        self.positions = self._merged.positions
+        self.positions, self._device, self._dtype = self._merged.positions, self._merged.device, self._merged.dtype
 
     def _narrow(self) -> bool:
         """True if the gradients are float32, and formed or of one position. Depends on sizes only."""
@@ -139,13 +137,48 @@ class ParameterAccumulator:
         squares, slack = bounded([self.measured()])
         return squares[0], slack[0]
 
+    def begin(self) -> None:
+        """Forms gradients that stay; others are measured, too. On a processor all are: they are still in the cache."""
+        if self._waits:
+            self._form()
+        else:
+            self.measured()
+
+    @staticmethod
+    def measure(accumulators: Iterable[ParameterAccumulator]) -> None:
+        """Measures all, those that wait at once."""
+        waiting, others = list[ParameterAccumulator](), list[ParameterAccumulator]()
+        for accumulator in accumulators:
+            (waiting if accumulator._waits else others).append(accumulator)
+        formed = [each._form() for each in waiting]
+        squares = iter(row_squares([part for parts in formed for part in parts]))
+        for accumulator, parts in zip(waiting, formed, strict=True):
+            share, narrow = _share(parts[0]), accumulator._group is not None
+            accumulator._measured = _joined([Lengths(next(squares), share, narrow) for _ in parts])
+        for accumulator in others:
+            accumulator.measured()
+
+    @property
+    def _waits(self) -> bool:
+        """True for formed gradients on a GPU that are still to be measured: one kernel measures all parameters'."""
+        is_plain = self._divisor is None and self._dtype == torch.float32 and self._device.type != "cpu"
+        return self._measured is None and self._stays and is_plain
+
+    def _form(self) -> list[Tensor]:
+        """Gradients that stay, (rows, numbers) some records at a time; lets the terms go."""
+        if self._kept is None:
+            self._kept = [self._merged.take(at).formed(self._shape) for at in self._chunks]
+            self._merged = Merged(None, None, None)
+        return [each.flatten(1) for each in self._kept]
+
     def measured(self) -> Lengths:
         """The gradients' lengths. Computed once. Lets the terms go if it keeps the gradients."""
+        if self._waits:
+            self.measure([self])
         if self._measured is None:
             require_ieee()
-            formed: list[Tensor] | None = [] if self.kept_bytes else None
-            parts = [self._chunk_lengths(self._merged.take(at), formed) for at in self._chunks]
-            self._measured = parts[0] if len(parts) == 1 else _joined(parts)
+            formed: list[Tensor] | None = [] if self._stays else None
+            self._measured = _joined([self._chunk_lengths(self._merged.take(at), formed) for at in self._chunks])
             if formed is not None:
                 self._kept, self._merged = formed, Merged(None, None, None)
         return self._measured
@@ -186,8 +219,8 @@ class ParameterAccumulator:
 
     @property
     def keeps_formed(self) -> bool:
-        """True if `formed_parts` hands out gradients that were kept: all of them stay valid."""
-        return self.in_groups and self._kept is not None
+        """True if all gradients that `formed_parts` hands out stay valid."""
+        return self.in_groups and self._stays
 
     def formed_parts(self, factors: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
         """The formed gradients, float32 (rows, numbers), with their factors and how many float32 may add: some records
@@ -304,6 +337,8 @@ def at_least(squares: Tensor, slack: Tensor, scale: Tensor, positions: int) -> t
 
 def _joined(parts: Sequence[Lengths]) -> Lengths:
     """The lengths of all chunks' records."""
+    if len(parts) == 1:
+        return parts[0]
     numbers, slack = torch.cat([each.numbers for each in parts]), [each.slack for each in parts]
     tensors = [each for each in slack if isinstance(each, Tensor)]
     return parts[0]._replace(numbers=numbers, slack=torch.cat(tensors) if tensors else slack[0])
@@ -317,7 +352,7 @@ def _lengths(numbers: Tensor) -> Lengths:
     if numbers.dtype == torch.float32 and numbers.device.type == "cpu":
         return Lengths(squared_lengths(numbers), relative)
     if numbers.dtype == torch.float32:
-        return Lengths(torch.linalg.vector_norm(numbers, dim=1, dtype=torch.float64), relative, rooted=True)
+        return Lengths(row_squares([numbers])[0], relative)
     aligned = numbers.shape[1] // BLOCK * BLOCK
     tail = numbers[:, aligned:].double().square().sum(dim=1)
     lengths = torch.linalg.vector_norm(numbers[:, :aligned].float().unflatten(1, (-1, BLOCK)), dim=2).double()

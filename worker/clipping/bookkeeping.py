@@ -295,7 +295,7 @@ class Bookkeeping(Generic[B]):
                 opened.terms.setdefault(at, []).append(of_records)
                 continue
             opened.measured[at] = self._accumulator(opened, at, [of_records], opened.clip)
-            opened.measured[at].measured()
+            opened.measured[at].begin()
 
     def _run(
         self, piece: B, rows: int | None = None, clip: Clip | None = None, *, tf32: bool = False
@@ -424,6 +424,7 @@ def add_clipped(
         scratch: the engine's scratch memory.
     """
     with torch.no_grad(), in_ieee():
+        ParameterAccumulator.measure(accumulators.values())
         measured = {name: accumulator.measured() for name, accumulator in accumulators.items()}
         factors, within = pass_factors(measured, trainable, kind, max_grad_norm, weights)
         formed: list[list[Formed]] = []  # one part of each parameter at a time

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from worker.clipping.accumulators import LONGEST, Lengths, bounded
 from worker.clipping.engine import AUTOMATIC_GAMMA, ClippingKind, clip_factors, half_count
-from worker.data.norms import root_bound
+from worker.data.norms import root_bound, root_growth
+from worker.native import gpu_pass
 from worker.native.flat_steps import STEPS, MeasuredNumbers
+from worker.native.gpu_pass import Length
 
 KINDS: dict[ClippingKind, float] = {"flat": 1.0, "per_layer": 1.0, "automatic": 2.0}  # as in steps.c
 
@@ -63,8 +65,29 @@ def pass_factors(
     lengths = [[measured[name] for name in names] for names in groups]
     if not groups:
         return PassFactors({}, weights.new_zeros(1))
-    factors, within = _compiled(lengths, kind, share, weights) or _by_torch(lengths, kind, share, weights)
+    if weights.device.type != "cpu":
+        factors, within = _on_gpu(lengths, kind, share, weights)
+    else:
+        factors, within = _compiled(lengths, kind, share, weights) or _by_torch(lengths, kind, share, weights)
     return PassFactors({name: factor for names, factor in zip(groups, factors, strict=True) for name in names}, within)
+
+
+def _on_gpu(
+    groups: Sequence[Sequence[Lengths]], kind: ClippingKind, share: float, weights: Tensor
+) -> tuple[list[Factors], Tensor]:
+    lengths = [[Length(*_in_one_piece(each), _longest(each)) for each in group] for group in groups]
+    gamma = AUTOMATIC_GAMMA if kind == "automatic" else None
+    wide, narrow, within = gpu_pass.clip_factors(lengths, weights, root_growth(max(map(len, groups))), share, gamma)
+    return [Factors(*each) for each in zip(wide, narrow, strict=True)], within
+
+
+def _in_one_piece(lengths: Lengths) -> tuple[Tensor, Tensor | float]:
+    slack = lengths.slack
+    return lengths.numbers.contiguous(), slack.contiguous() if isinstance(slack, Tensor) else slack
+
+
+def _longest(lengths: Lengths) -> float:
+    return LONGEST**2 if lengths.narrow else math.inf
 
 
 def _by_torch(
@@ -79,8 +102,8 @@ def _by_torch(
 def _compiled(
     groups: Sequence[Sequence[Lengths]], kind: ClippingKind, share: float, weights: Tensor
 ) -> tuple[list[Factors], Tensor] | None:
-    """The same bits in two calls; None where it is not for these: of one record, whose lengths torch adds as a vector,
-    or on a GPU."""
+    """The same bits in two calls; None where it is not for these, as of one record, whose lengths torch adds as a
+    vector."""
     rows = weights.shape[0]
     if (
         STEPS is None
@@ -97,15 +120,11 @@ def _numbers(lengths: Lengths) -> MeasuredNumbers:
     """A share is of the squares; 1.0 where the slack is its own."""
     slacks = lengths.slack if isinstance(lengths.slack, Tensor) else None
     pointer, share = (None, lengths.slack) if slacks is None else (slacks.data_ptr(), 1.0)
-    return MeasuredNumbers(lengths.numbers.data_ptr(), pointer, share, LONGEST**2 if lengths.narrow else math.inf)
+    return MeasuredNumbers(lengths.numbers.data_ptr(), pointer, share, _longest(lengths))
 
 
 def _takes(lengths: Lengths, rows: int) -> bool:
-    return (
-        not lengths.rooted
-        and _fits(lengths.numbers, rows)
-        and (isinstance(lengths.slack, float) or _fits(lengths.slack, rows))
-    )
+    return _fits(lengths.numbers, rows) and (isinstance(lengths.slack, float) or _fits(lengths.slack, rows))
 
 
 def _fits(numbers: Tensor, rows: int) -> bool:

@@ -8,7 +8,7 @@ that it owns (worker.data.shards).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -26,15 +26,15 @@ from worker.models.base import Parameters
 from worker.models.dropout import Masks
 from worker.models.views import Views, rows_of
 from worker.native.flat_steps import STEPS
+from worker.native.gpu_pass import Part, add_sums
 
 PIECE = 2**16  # numbers that are converted together on a processor: they stay in its cache
 PRODUCT = 2**17  # numbers of a product of a group, at most: they and their totals stay in a core's own cache
 PARTS, LEAST_ROWS = 4, 32  # of products, at least, for other threads; of a part, at least: narrower ones are slower
 # Adding it to a number below 2⁵¹ rounds to the nearest integer, which the lowest bits of the sum then hold.
-WHOLE = 1.5 * 2.0**52
-WHOLE_BITS = int(torch.tensor(WHOLE, dtype=torch.float64).view(torch.int64))
+WHOLE = torch.tensor(1.5 * 2.0**52, dtype=torch.float64)
+WHOLE_BITS = int(WHOLE.view(torch.int64))
 LARGEST = 2.0**51  # units of a sum that is added
-NUMBER_BYTES = 32  # of a sum that is added on a GPU, and its temporaries
 COUNT, BROKEN = 0, 1  # the places behind the parameters: twice the count of half counts, and sums out of range
 
 
@@ -178,14 +178,6 @@ class GridTotals:
         self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device_of(dict(parameters)))
         *parts, self._rest = self._flat.split([*sizes, 2])
         self._parts = dict(zip(parameters, parts, strict=True))
-        self._check = torch.zeros((), dtype=torch.float64, device=self._flat.device)  # NaN: a sum was out of range
-        self._broken = False  # the same, of the compiled parts
-        self._nan = self._check + torch.nan
-        self._whole = torch.full((), WHOLE, dtype=torch.float64, device=self._flat.device)
-        self._kept: dict[str, Tensor] = {}  # a pass's sums of groups, on a GPU
-        self._kept_numbers = 0
-        self._formed: dict[str, Tensor] = {}  # formed gradients that share factors and groups, on a GPU
-        self._factors, self._group = self._nan, 1
         self._shapes = {name: value.shape for name, value in parameters.items()}
 
     def add(self, name: str, of_pass: Tensor) -> None:
@@ -198,11 +190,12 @@ class GridTotals:
         self._require_one_pass(left.shape[0])
         in_range = None if STEPS is None else STEPS.add_products(totals, left, right, group, totals_of, inverse)
         if in_range is not None:
-            self._broken |= not in_range
+            self._note(in_range)
             return
         if totals.device.type != "cpu":
             _require_factors(left, right, group, len(totals))
-            self._keep(name, products_of_groups(left, right, group))
+            for products in products_of_groups(left, right, group):
+                self._add_on_gpu([Part(totals, products)])
             return
         for first, product in _products(left, right, group, len(totals)):
             start = first * right.shape[1]
@@ -216,13 +209,12 @@ class GridTotals:
         if len({each.name for each in parts}) < len(parts):
             raise PrivacyError("each parameter's gradients are added once")
         if self._flat.device.type != "cpu":
-            for part in parts:
-                self._keep_formed(*part)
+            self._add_on_gpu([Part(self._parts[each.name], *each[1:]) for each in parts])
             return
         sums = [(self._parts[name], gradients.contiguous(), by, group) for name, gradients, by, group in parts]
         in_range = None if STEPS is None else STEPS.add_formed(sums, 1.0 / self._unit)
         if in_range is not None:
-            self._broken |= not in_range
+            self._note(in_range)
             return
         for name, gradients, factors, group in parts:
             for gradient, by in zip(gradients.split(group), factors.split(group), strict=True):
@@ -234,75 +226,34 @@ class GridTotals:
 
     def _add(self, totals: Tensor, sums: Tensor) -> None:
         """Adds sums, rounded to the grid; overwrites them if they are in float64."""
+        if totals.device.type != "cpu":
+            self._add_on_gpu([Part(totals, sums[None])])
+            return
         in_range = STEPS.add_on_grid(totals, sums, 1.0 / self._unit) if STEPS is not None else None
         if in_range is not None:
-            self._broken |= not in_range
+            self._note(in_range)
             return
         for total, part in zip(_pieces(totals), _pieces(sums.double()), strict=True):
             total.add_(self._units_(part))
 
-    def _keep(self, name: str, sums: Iterable[Tensor]) -> None:
-        """Keeps (groups, numbers) sums until a pass has left those of all parameters: a few kernels then add them."""
-        for part in sums:
-            if name in self._kept or self._kept_numbers + part.numel() > GPU_CHUNK_BYTES // NUMBER_BYTES:
-                self._add_kept()
-            self._kept[name] = part
-            self._kept_numbers += part.numel()
+    def _add_on_gpu(self, parts: Sequence[Part]) -> None:
+        add_sums(parts, 1.0 / self._unit, self._rest[BROKEN, None])
 
-    def _keep_formed(self, name: str, gradients: Tensor, factors: Tensor, group: int) -> None:
-        """Keeps formed gradients until a pass has left those of all parameters: one product adds up their groups."""
-        chunk = GPU_CHUNK_BYTES // NUMBER_BYTES
-        size = sum(each.numel() for each in self._formed.values()) + gradients.numel()
-        same = factors.data_ptr() == self._factors.data_ptr() and factors.shape == self._factors.shape
-        if name in self._formed or not same or group != self._group or size > chunk:
-            self._add_up_formed()
-        self._formed[name], self._factors, self._group = gradients, factors, group
-        if gradients.numel() > chunk:  # nothing large stays until the next pass
-            self._add_up_formed()
-
-    def _add_up_formed(self) -> None:
-        """Keeps the sums of the groups of all formed gradients."""
-        formed, self._formed = self._formed, {}
-        if not formed:
-            return
-        gradients = list(formed.values())
-        sizes = [each.shape[1] for each in gradients]
-        joined = torch.nan_to_num(gradients[0]) if len(formed) == 1 else torch.cat(gradients, dim=1).nan_to_num_()
-        for sums in products_of_groups(self._factors[:, None], joined, self._group):
-            for name, part in zip(formed, sums.split(sizes, dim=1), strict=True):
-                self._keep(name, (part,))
-
-    def _add_kept(self) -> None:
-        """Adds what is kept, each group's sum rounded by itself: tensors that lie one after another at once."""
-        self._add_up_formed()
-        parked, self._kept, self._kept_numbers = self._kept, {}, 0
-        first = at = 0
-        run: list[Tensor] = []
-        for name, part in self._parts.items():
-            parked_parts = parked.get(name)
-            if run and (parked_parts is None or len(parked_parts) != len(run[0])):
-                self._flat[first:at].add_(self._units_(torch.cat(run, dim=1).double()).sum(dim=0))
-                run = []
-            if parked_parts is not None:
-                first = first if run else at
-                run.append(parked_parts)
-            at += len(part)
-        if run:
-            self._flat[first:at].add_(self._units_(torch.cat(run, dim=1).double()).sum(dim=0))
+    def _note(self, in_range: bool) -> None:
+        if not in_range:
+            self._rest[BROKEN] += 1
 
     def _units_(self, sums: Tensor) -> Tensor:
         """The nearest multiples of the unit, int64, over float64 sums; notes those that are out of range."""
-        self._check += torch.where(sums.abs() < LARGEST * self._unit, sums, self._nan).sum()
+        self._note(bool((sums.abs() < LARGEST * self._unit).all()))
         # The unit is a power of two, so the product is exact and the addition rounds once.
-        torch.add(self._whole, sums, alpha=1.0 / self._unit, out=sums)
+        torch.add(WHOLE, sums, alpha=1.0 / self._unit, out=sums)
         return sums.view(torch.int64).sub_(WHOLE_BITS)
 
     def finish(self, count: Tensor | None = None) -> Parameters:
         """See Totals.finish."""
-        self._add_kept()
         if count is not None:
             self._rest[COUNT] += (2.0 * count[0]).long()  # a sum of halves is exact
-        self._rest[BROKEN] += (~torch.isfinite(self._check)).long() + self._broken
         if self._shards is None:
             self._ranks.add_up(self._flat)
             return self._scaled(self._flat, self._parts, count)

@@ -40,12 +40,17 @@ def row_bounds(features: Tensor) -> Tensor:
 def exact_root_bound(square_sums: Tensor, terms: int) -> Tensor:
     """As root_bound, on a processor: NumPy's root is rounded correctly on every machine."""
     roots = torch.from_numpy(np.sqrt((square_sums + TINY).numpy()))
-    return roots.mul_(1.0 + (terms + 8) * ROUNDING)
+    return roots.mul_(root_growth(terms))
 
 
 def root_bound(square_sums: Tensor, terms: int) -> Tensor:
     """√(sum of squares), rounded up for a float64 sum of this many terms."""
-    return (square_sums + TINY).sqrt_().mul_(1.0 + (terms + 8) * ROUNDING)
+    return (square_sums + TINY).sqrt_().mul_(root_growth(terms))
+
+
+def root_growth(terms: int) -> float:
+    """By how much the root of a float64 sum of this many terms grows to be an upper bound."""
+    return 1.0 + (terms + 8) * ROUNDING
 
 
 def product_bound(left: Tensor, right: Tensor) -> Tensor:

@@ -12,8 +12,6 @@ a GPU, the kernel's bits are compared with the processor's on public numbers.
 from __future__ import annotations
 
 import ctypes
-import logging
-import os
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -23,20 +21,13 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from core.errors import PrivacyError, TransientError
-from core.native import nvrtc
-from core.native.build import FOLDER
-from worker.native.cuda_driver import Module
+from core.errors import PrivacyError
+from worker.native import gpu
 from worker.noise.generator import STEPS, TENSORS, WORDS, KeyedStream, checked_address, gaussians
 from worker.noise.release import SHIFT, Address, noised_mean
 from worker.noise.rounding import grid, settle_at
 
-# At import: an attempt's process can open no files once it sees data.
-TEXTS = {name: (FOLDER / name).read_text() for name in ("noise_step.h", "gaussians.h")}
-THREADS, SPANS, DOUBTS = 512, 64, 256  # as in noise_step.h
-BLOCKS = 2  # that a multiprocessor has room for
-CODES: dict[str, bytes] = {}  # the kernel, by the GPU's capability
-logger = logging.getLogger(__name__)
+SPANS, DOUBTS = 64, 256  # as in noise_step.h
 # Compared: more numbers than a GPU's threads take at once, and a stream's last ones. The last IN_DOUBT are in doubt.
 PUBLIC_KEY, PUBLIC_STD, IN_DOUBT = bytes(range(32)), 3.7, 40
 PUBLIC_SIZES, PUBLIC_FIRST = (2**19, 1, 3000, IN_DOUBT), (0, 5, WORDS - 3001, 2**40 + 1)
@@ -96,7 +87,8 @@ def _noised(private_sums: Sequence[Tensor], std: float, divisor: int, addresses:
     doubts = torch.zeros(2 + 2 * DOUBTS, dtype=torch.int64, device=flat[0].device)
     for at in range(0, len(spans), SPANS):
         numbers = [(flat[each], starts[each], addresses[each]) for each in spans[at : at + SPANS]]
-        launch(_argument(numbers, std, divisor, doubts), doubts.device)
+        step = _argument(numbers, std, divisor, doubts)
+        gpu.launch("scrimp_noise_step", step, step.cipher_blocks, doubts.device)
     listed = doubts.cpu()  # the wait
     count, reached = listed[:2].tolist()
     places, sums = listed[2::2].tolist(), listed[3::2].view(torch.float64).tolist()
@@ -144,63 +136,3 @@ def _require_same_bits(device: torch.device) -> None:
     for value, word, address, result in zip(sums, words, addresses, results, strict=True):
         if not torch.equal(noised_mean(value, word, PUBLIC_STD, 7, address), result.cpu()):
             raise PrivacyError("this GPU's noise has other bits than the processor's")
-
-
-# --- The GPU ---
-
-
-def machine_code(capability: str) -> bytes:
-    """The kernel for GPUs of this capability, such as "9.0". Compiled once: forks of this process have it, too.
-
-    Raises:
-        TransientError: it cannot be compiled here.
-    """
-    if capability not in CODES:
-        library = nvrtc.installed((torch.version.cuda or "").partition(".")[0])
-        if library is None:
-            raise TransientError(f"torch for CUDA {torch.version.cuda} comes without NVRTC, which compiles GPUs' noise")
-        CODES[capability] = nvrtc.compiled(library, TEXTS, capability)
-    return CODES[capability]
-
-
-def compile_ahead() -> None:
-    """Compiles for the GPU of this process's forks, if the environment names its capability. It cannot: this is logged.
-
-    A process that ends does it, as NVRTC initializes CUDA where it finds a driver: no fork of this one could use it.
-    """
-    capability = os.environ.get(nvrtc.CAPABILITY)
-    if not capability:
-        return
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            with os.fdopen(writer, "wb") as pipe:
-                pipe.write(machine_code(capability))
-            os._exit(0)
-        except Exception as error:  # attempts end as the device's, and are silent
-            logger.error("%s", error)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        code = pipe.read()
-    if os.waitpid(pid, 0)[1] == 0:
-        CODES[capability] = code
-
-
-@cache
-def _module(device: torch.device) -> Module:
-    properties = torch.cuda.get_device_properties(device)
-    module = Module(machine_code(f"{properties.major}.{properties.minor}"))
-    module.launch("scrimp_noise_tables", 1, THREADS, torch.cuda.current_stream(device).cuda_stream, None)
-    return module
-
-
-def launch(step: Step, device: torch.device) -> None:
-    """Launches the kernel on torch's stream. Tests put a processor in its place."""
-    with torch.cuda.device(device):
-        resident = torch.cuda.get_device_properties(device).multi_processor_count * BLOCKS
-        blocks = min(-(-step.cipher_blocks // THREADS), resident)
-        stream = torch.cuda.current_stream(device).cuda_stream
-        _module(device).launch("scrimp_noise_step", blocks, THREADS, stream, step)

@@ -1,0 +1,214 @@
+"""A pass's clipping on a GPU, of all parameters in a few kernels (core/native/clipping_pass.h).
+
+Each reads memory once: lengths of formed gradients, clip factors from all lengths, and clipped sums, added to totals.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from core.errors import PrivacyError
+from worker.native import gpu
+
+MATRICES, LENGTHS, PARTS = 64, 96, 32  # of one call, as in clipping_pass.h
+LEAST_LANES, NUMBERS = 32, 8  # threads of a row, at least, and numbers of a thread, where that are more threads
+T = TypeVar("T")
+POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+class Length(NamedTuple):
+    """One parameter's squared lengths.
+
+    Attributes:
+        squares: float64 (n,).
+        slack: a bound on what rounding took from them, float64 (n,); a number: in parts of them.
+        longest: what is larger counts as infinite.
+    """
+
+    squares: Tensor
+    slack: Tensor | float
+    longest: float
+
+
+class Part(NamedTuple):
+    """What one parameter adds.
+
+    Attributes:
+        totals: int64 (m,). Those of a call's parts do not overlap.
+        numbers: (n, m). With factors: gradients, float32. Without: n sums, float32 or float64.
+        factors: float32 (n,). A row with factor 0 adds 0, whatever it is.
+        group: how many rows float32 adds, one after the other.
+    """
+
+    totals: Tensor
+    numbers: Tensor
+    factors: Tensor | None = None
+    group: int = 1
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = [
+        ("squares", POINTER),
+        ("numbers", POINTER),
+        *((name, COUNT) for name in ("rows", "width", "lanes", "begin")),
+    ]
+
+
+class _Squares(ctypes.Structure):
+    _fields_ = [*((name, COUNT) for name in ("tiles", "matrices")), ("matrix", _Matrix * MATRICES)]
+
+
+class _Length(ctypes.Structure):
+    _fields_ = [
+        *((name, POINTER) for name in ("squares", "slack")),
+        *((name, NUMBER) for name in ("share", "longest")),
+        ("group", COUNT),
+    ]
+
+
+class _Bounds(ctypes.Structure):
+    _fields_ = [("bounds", POINTER), ("rows", COUNT), ("lengths", COUNT), ("length", _Length * LENGTHS)]
+
+
+class _Factors(ctypes.Structure):
+    _fields_ = [
+        *((name, POINTER) for name in ("bounds", "weights", "wide", "narrow", "halves")),
+        *((name, NUMBER) for name in ("growth", "norm", "gamma")),
+        *((name, COUNT) for name in ("rows", "groups", "automatic")),
+    ]
+
+
+class _Part(ctypes.Structure):
+    _fields_ = [
+        *((name, POINTER) for name in ("totals", "numbers", "factors")),
+        *((name, COUNT) for name in ("rows", "width", "group", "begin", "wide")),
+    ]
+
+
+class _Sums(ctypes.Structure):
+    _fields_ = [
+        ("broken", POINTER),
+        ("inverse", NUMBER),
+        ("tiles", COUNT),
+        ("parts", COUNT),
+        ("part", _Part * PARTS),
+    ]
+
+
+def row_squares(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """‖g_i‖² of each matrix's rows, float64 (n,), of float32 (n, m): the squares are exact, and float64 adds them.
+
+    Raises:
+        PrivacyError: the sizes, types or devices do not fit.
+        TransientError: the kernel cannot be compiled or launched here.
+    """
+    if not matrices:
+        return []
+    device, rows = matrices[0].device, [each.shape[0] for each in matrices]
+    _require(all(each.device == device and each.dtype == torch.float32 and each.dim() == 2 for each in matrices))
+    squares = torch.empty(sum(rows), dtype=torch.float64, device=device).split(rows)
+    contiguous = [each.contiguous() for each in matrices]
+    for chunk in _chunks(list(zip(contiguous, squares, strict=True)), MATRICES):
+        call = _Squares(matrices=len(chunk))
+        for matrix, (numbers, out) in zip(call.matrix, chunk, strict=False):
+            matrix.rows, matrix.width = numbers.shape
+            matrix.squares, matrix.numbers = out.data_ptr(), numbers.data_ptr()
+            matrix.lanes, matrix.begin = _lanes(matrix.width), call.tiles
+            call.tiles += -(-matrix.rows // (gpu.THREADS // matrix.lanes))
+        if call.tiles:
+            gpu.launch("scrimp_row_squares", call, call.tiles * gpu.THREADS, device)
+    return list(squares)
+
+
+def _lanes(width: int) -> int:
+    lanes = LEAST_LANES
+    while lanes < min(gpu.THREADS, width // NUMBERS):
+        lanes *= 2
+    return lanes
+
+
+def clip_factors(
+    groups: Sequence[Sequence[Length]], weights: Tensor, growth: float, norm: float, gamma: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weighted clip factors of groups of parameters: float64 and float32 (groups, n), and the first group's
+    Σ_i (1[factor ≥ 1] − ½) over factors that are not 0, float64 (1,).
+
+    Args:
+        groups: at least one, of one parameter at least.
+        weights: float64 (n,).
+        growth: of the root of a group's sum, after which it is an upper bound of the length.
+        norm: of a group.
+        gamma: of automatic clipping; None: flat.
+
+    Raises:
+        PrivacyError: the sizes, types or devices do not fit.
+        TransientError: the kernels cannot be compiled or launched here.
+    """
+    (rows,), device = weights.shape, weights.device
+    _require(_is_flat(weights, torch.float64, rows, device))
+    bounds = torch.zeros(len(groups), rows, dtype=torch.float64, device=device)
+    wide, narrow = torch.empty_like(bounds), torch.empty_like(bounds, dtype=torch.float32)
+    halves = torch.zeros(1, dtype=torch.int64, device=device)
+    lengths = [(at, length) for at, group in enumerate(groups) for length in group]
+    for chunk in _chunks(lengths, LENGTHS):
+        call = _Bounds(bounds.data_ptr(), rows, len(chunk))
+        for length, (at, (squares, slack, longest)) in zip(call.length, chunk, strict=False):
+            length.squares, length.longest, length.group, length.share = squares.data_ptr(), longest, at, 0.0
+            _require(_is_flat(squares, torch.float64, rows, device))
+            if isinstance(slack, Tensor):
+                _require(_is_flat(slack, torch.float64, rows, device))
+                length.slack = slack.data_ptr()
+            else:
+                length.share = slack
+        gpu.launch("scrimp_add_lengths", call, rows, device)
+    pointers = (each.data_ptr() for each in (bounds, weights, wide, narrow, halves))
+    query = (growth, norm, gamma or 0.0, rows, len(groups), gamma is not None)
+    gpu.launch("scrimp_clip_factors", _Factors(*pointers, *query), rows, device)
+    return wide, narrow, halves.double().mul_(0.5)
+
+
+def add_sums(parts: Sequence[Part], inverse: float, broken: Tensor) -> None:
+    """totals += Σ over groups of nearest(inverse · Σ_i factors_i numbers_i), or Σ_i nearest(inverse · numbers_i).
+
+    Args:
+        inverse: a power of two.
+        broken: int64 (1,), grows if a sum is not finite, or has 2⁵¹ units or more: the totals are then of no use.
+
+    Raises:
+        PrivacyError: the sizes, types or devices do not fit.
+        TransientError: the kernel cannot be compiled or launched here.
+    """
+    whole = [each._replace(numbers=each.numbers.contiguous()) for each in parts if each.numbers.numel()]
+    for chunk in _chunks(whole, PARTS):
+        call = _Sums(broken.data_ptr(), inverse, parts=len(chunk))
+        for part, (totals, numbers, factors, group) in zip(call.part, chunk, strict=False):
+            (rows, width), wide = numbers.shape, numbers.dtype == torch.float64
+            _require(_is_flat(totals, torch.int64, width, broken.device) and numbers.device == broken.device)
+            _require(group >= 1 and (numbers.dtype == torch.float32 or (wide and factors is None)))
+            if factors is not None:
+                _require(_is_flat(factors, torch.float32, rows, broken.device))
+                part.factors = factors.data_ptr()
+            part.totals, part.numbers, part.wide = totals.data_ptr(), numbers.data_ptr(), wide
+            part.rows, part.width, part.begin = rows, width, call.tiles
+            part.group = rows if factors is None else group
+            call.tiles += -(-width // gpu.THREADS) * -(-rows // part.group)
+        gpu.launch("scrimp_add_sums", call, call.tiles * gpu.THREADS, broken.device)
+
+
+def _chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + most] for at in range(0, len(items), most))
+
+
+def _is_flat(tensor: Tensor, dtype: torch.dtype, numbers: int, device: torch.device) -> bool:
+    fits = tensor.dtype == dtype and tensor.shape == (numbers,) and tensor.is_contiguous()
+    return fits and tensor.device == device
+
+
+def _require(fit: bool) -> None:
+    if not fit:
+        raise PrivacyError("a pass's tensors do not fit what a GPU is to compute of them")
