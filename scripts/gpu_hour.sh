@@ -29,7 +29,7 @@ else
     echo "torch sees no GPU here: this checks a machine that has one (SCRIMP_PRETEND_GPU=1 rehearses)" >&2; exit 1; }
   part machine sh -c "nvidia-smi; $PYTHON -m pip list --format freeze | grep -iE 'torch|nvidia|numpy|triton|opacus'"
   part tests "$PYTHON" -m pytest -q -m gpu  # attempts among them, in the sandbox
-  part kernel "$PYTHON" -m pytest -q tests/worker/test_noise_on_device.py tests/worker/test_gpu_pass.py  # NVRTC contracts nothing
+  part kernel "$PYTHON" -m pytest -q tests/worker/test_noise_on_device.py  # NVRTC contracts nothing
   part hour "$PYTHON" -m benchmarks.gpu_hour
   part speed "$PYTHON" benchmarks/bench_gpu.py --rounds 5
 fi

@@ -15,7 +15,8 @@
 #define LENGTHS 96
 #define PARTS 32
 #define MOST_UNITS 0x1p+51 /* of a sum, as in steps.c */
-#define INFINITE (1.0 / 0.0)
+#define INFINITE (LARGEST * 2.0)
+#define AUTOMATIC 2.0 /* as in steps.c */
 
 /* --- Lengths --- */
 
@@ -71,7 +72,7 @@ KERNEL scrimp_row_squares(ARGUMENT Squares of, int block, int blocks) {
 
 /* --- Clip factors --- */
 
-/* One parameter's squared lengths, as they were measured; see Lengths of worker/clipping/accumulators.py. */
+/* One parameter's squared lengths, as Measured of steps.c. */
 typedef struct {
     const double *squares, *slack; /* (rows,); slack NULL: a share of the squares */
     double share, longest;
@@ -79,8 +80,8 @@ typedef struct {
 } Length;
 
 typedef struct {
-    double *bounds; /* (groups, rows) */
-    int64_t rows, lengths;
+    double *bounds; /* (groups + 1, rows); the last ones count lengths */
+    int64_t rows, groups, lengths;
     Length length[LENGTHS];
 } Bounds;
 
@@ -92,7 +93,7 @@ KERNEL scrimp_add_lengths(ARGUMENT Bounds to, int block, int blocks) {
 #endif
     BLOCKS
     EACH_THREAD
-        for (int64_t row = (int64_t)block * THREADS + thread; row < to.rows; row += (int64_t)blocks * THREADS)
+        for (int64_t row = (int64_t)block * THREADS + thread; row < to.rows; row += (int64_t)blocks * THREADS) {
             for (int at = 0; at < (int)to.lengths; at++) {
                 const Length *length = &to.length[at];
                 const double squares = length->squares[row];
@@ -100,20 +101,22 @@ KERNEL scrimp_add_lengths(ARGUMENT Bounds to, int block, int blocks) {
                 const double most = squares > length->longest ? INFINITE : squares;
                 to.bounds[length->group * to.rows + row] += (most < 0.0 ? 0.0 : most) + slack;
             }
+            to.bounds[to.groups * to.rows + row] += (double)to.lengths;
+        }
 }
 
 typedef struct {
-    const double *bounds;  /* (groups, rows) */
+    const double *bounds;  /* (groups + 1, rows) */
     const double *weights; /* (rows,), 0 for an empty one */
     double *wide;          /* (groups, rows), the factors */
     float *narrow;         /* the same, rounded to float */
     int64_t *halves;       /* grows by 1 where the first group's factor is 1 or more, by -1 where it is less but not 0 */
     double growth;         /* of roots, which are then upper bounds */
-    double norm, gamma;    /* of a group; what automatic clipping adds to a length */
-    int64_t rows, groups, automatic;
+    double kind, norm, gamma; /* FLAT or AUTOMATIC; of a group; what automatic clipping adds to a length */
+    int64_t rows, groups, lengths;
 } Factors;
 
-/* The weighted factors: 0 in all groups where one group's bound is not finite. */
+/* The weighted factors: 0 in all groups where one group's bound is not finite, or lacks a length. */
 #if defined(__CUDACC_RTC__)
 KERNEL scrimp_clip_factors(ARGUMENT Factors by) {
 #else
@@ -122,19 +125,21 @@ KERNEL scrimp_clip_factors(ARGUMENT Factors by, int block, int blocks) {
     BLOCKS
     EACH_THREAD
         for (int64_t row = (int64_t)block * THREADS + thread; row < by.rows; row += (int64_t)blocks * THREADS) {
-            int finite = 1;
+            int finite = by.bounds[by.groups * by.rows + row] == (double)by.lengths;
             for (int64_t at = row; at < by.groups * by.rows; at += by.rows) {
                 const double norm = SQUARE_ROOT(by.bounds[at] + SMALLEST) * by.growth;
                 const double most = (1.0 / norm) * by.norm, one = most > 1.0 ? 1.0 : most;
-                by.wide[at] = by.automatic ? (1.0 / (norm + by.gamma)) * by.norm : one;
+                by.wide[at] = by.kind == AUTOMATIC ? (1.0 / (norm + by.gamma)) * by.norm : one;
                 finite &= fabs(norm) <= LARGEST;
             }
             for (int64_t at = row; at < by.groups * by.rows; at += by.rows) {
-                const double factor = (finite ? by.wide[at] : 0.0) * by.weights[row];
+                const double unweighted = by.wide[at]; /* read in any case */
+                const double factor = (finite ? unweighted : 0.0) * by.weights[row];
                 by.wide[at] = factor;
                 by.narrow[at] = (float)factor;
             }
-            add_to(by.halves, by.wide[row] > 0.0 ? (by.wide[row] >= 1.0 ? 1 : -1) : 0);
+            const double first = by.wide[row];
+            add_to(by.halves, (int64_t)(first > 0.0) * (2 * (int64_t)(first >= 1.0) - 1));
         }
 }
 

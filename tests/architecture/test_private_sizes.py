@@ -71,6 +71,7 @@ PUBLIC = {
     "worker/clipping/accumulators.py: _rows",
     "worker/clipping/accumulators.py: bounded",
     "worker/clipping/accumulators.py: _joined",
+    "worker/clipping/gpu_check.py: require_same",
     "worker/clipping/bookkeeping.py: _attach",
     "worker/clipping/own.py: called",
     "worker/clipping/residuals.py: _clipped",

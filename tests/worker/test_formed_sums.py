@@ -20,9 +20,9 @@ from tests.worker.test_float32_sums import flat, largest_change, nasty
 from worker.clipping import methods, scratch, totals
 from worker.clipping.accumulators import LONGEST, Lengths, ParameterAccumulator, bounded
 from worker.clipping.bookkeeping import Bookkeeping
-from worker.clipping.engine import Clip
+from worker.clipping.engine import Clip, in_float32
 from worker.clipping.terms import Dense, Outer, Rows
-from worker.clipping.totals import Formed, Grid, GridTotals, in_float32
+from worker.clipping.totals import Formed, Grid, GridTotals
 from worker.data import lengths
 from worker.data.lengths import squared_lengths, squared_lengths_of_rows
 from worker.data.records import DenseRecords

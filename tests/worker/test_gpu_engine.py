@@ -12,6 +12,7 @@ from tests.worker.layers import CASES, Tensors, losses
 from worker.clipping import totals
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip, ClippingKind
+from worker.clipping.gpu_check import require_same
 from worker.clipping.precision import in_ieee, in_tf32
 from worker.clipping.totals import Grid
 
@@ -41,6 +42,10 @@ def test_cpu_and_gpu_agree(name: str, kind: str) -> None:
     assert torch.equal(counts[0], counts[1])
 
 
+def test_a_gpu_clips_as_the_processor() -> None:
+    require_same.__wrapped__(torch.device("cuda", 0))
+
+
 @pytest.mark.parametrize("rows", [12, 100], ids=["groups that are filled", "a rest"])
 @pytest.mark.parametrize("name", ["mlp", "tied, last"])
 @pytest.mark.parametrize("kind", ["flat", "per_layer"])
@@ -48,8 +53,7 @@ def test_cpu_and_gpu_agree(name: str, kind: str) -> None:
 def test_sums_of_groups_agree_too(
     name: str, rows: int, kind: ClippingKind, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Integer totals of groups that float32 adds: all groups of all parameters in a few kernels, as far as they share
-    their factors and fit together."""
+    """Integer totals of groups that float32 adds; products of groups piece by piece, too."""
     monkeypatch.setattr(totals, "GPU_CHUNK_BYTES", most)
     case = CASES[name]
     module, batch = case.module().float(), case.batch(rows)

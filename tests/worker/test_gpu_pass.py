@@ -9,6 +9,9 @@ import ctypes
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,13 +20,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from core.errors import PrivacyError
-from tests.worker.native import gpu_kernels
-from worker.clipping import factors
+from tests.by_night import but
+from tests.worker.native import KERNELS, gpu_kernels
+from worker.clipping import factors, gpu_check
 from worker.clipping.accumulators import LONGEST, Lengths
 from worker.clipping.engine import ClippingKind
 from worker.native import gpu, gpu_pass
 from worker.native.flat_steps import STEPS
-from worker.native.gpu_pass import LENGTHS, MATRICES, PARTS, Length, Part, add_sums, clip_factors, row_squares
+from worker.native.gpu_pass import LENGTHS, MATRICES, PARTS, Part, add_sums, row_squares
 
 INVERSE = 2.0**20
 
@@ -54,12 +58,12 @@ def kernel(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def random(seed: int, *shape: int) -> Tensor:
-    """Gradients of records, of which every third is empty or not finite."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator) * 10.0 ** torch.randint(-12, 4, shape, generator=generator)
 
 
 def part_of(seed: int, rows: int, width: int, group: int) -> Part:
+    """Gradients of records, of which every third is empty or not finite."""
     gradients, factors = random(seed, rows, width), random(seed + 1, rows).abs().clamp_(max=1.0)
     factors[::3], gradients[::6], gradients[3::6] = 0.0, torch.nan, torch.inf
     return Part(random(seed + 2, width).long(), gradients, factors, group)
@@ -127,7 +131,7 @@ def test_other_numbers_have_no_lengths(kernel: Kernel, wrong: Tensor) -> None:
 
 # --- Clip factors ---
 
-ROWS = 700
+ROWS = 2000  # more than three blocks' threads
 
 
 def lengths_of(seed: int, parameters: int) -> list[Lengths]:
@@ -135,7 +139,8 @@ def lengths_of(seed: int, parameters: int) -> list[Lengths]:
     found = []
     for at in range(parameters):
         squares = random(seed + at, ROWS).abs().double()
-        squares[5], squares[6 + at % 3], squares[9] = -1e-12, math.nan, math.inf
+        squares[6 + at % 3], squares[9] = math.nan, math.inf
+        squares[5] = 0.25 if at else -1e-12
         squares[10 + at % 2] = 2 * LONGEST**2
         slack = 1e-9 * squares.abs() if at % 2 else 1e-9
         found.append(Lengths(squares, slack, narrow=at % 3 == 0))
@@ -169,15 +174,84 @@ def test_a_clipped_record_is_at_most_c_long(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        Length(torch.ones(4), 0.0, math.inf),
-        Length(torch.ones(5, dtype=torch.float64), 0.0, math.inf),
-        Length(torch.ones(4, dtype=torch.float64), torch.ones(4), math.inf),
-        Length(torch.ones(8, dtype=torch.float64)[::2], 0.0, math.inf),
+        Lengths(torch.ones(4), 0.0),
+        Lengths(torch.ones(5, dtype=torch.float64), 0.0),
+        Lengths(torch.ones(4, dtype=torch.float64), torch.ones(4)),
+        Lengths(torch.ones(8, dtype=torch.float64)[::2], 0.0),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused(kernel: Kernel, wrong: Length) -> None:
+def test_lengths_that_do_not_fit_are_refused(kernel: Kernel, wrong: Lengths) -> None:
     with pytest.raises(PrivacyError, match="do not fit"):
-        clip_factors([[wrong]], torch.ones(4, dtype=torch.float64), 1.0, 1.0, None)
+        factors._on_gpu([[wrong]], "flat", 1.0, torch.ones(4, dtype=torch.float64))
+    assert kernel.calls == 0
+
+
+# --- What a launch leaves out ---
+
+
+@pytest.mark.parametrize("left_out", range(4))
+def test_what_no_thread_reached_adds_nothing(kernel: Kernel, left_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two launches for lengths of gradients and two for bounds: one of them does nothing, where long records were."""
+    long, launches = [torch.full((8, 3), 1e6) for _ in range(LENGTHS + 1)], count()
+
+    def launch(name: str, *of: Any) -> None:
+        if name == "scrimp_clip_factors" or next(launches) != left_out:
+            kernel.launch(name, *of)
+
+    monkeypatch.setattr(gpu, "launch", launch)
+    measured = [Lengths(squares, 1e-12) for squares in row_squares(long)]
+    ((wide, narrow),), within = factors._on_gpu([measured], "flat", 1.0, torch.ones(8, dtype=torch.float64))
+    assert next(launches) == 4 and wide.tolist() == narrow.tolist() == [0.0] * 8 and within.tolist() == [0.0]
+
+
+# --- The comparison before a GPU's totals count a record ---
+
+
+def test_the_kernels_pass_the_comparison(kernel: Kernel) -> None:
+    kernel.blocks = 2
+    gpu_check.require_same.__wrapped__(torch.device("cpu"))
+
+
+FAULTS = {
+    "a square in float": ("const double number = (double)matrix", "const float number = matrix"),
+    "a sum too few": ("int by = lanes / 2; by; by /= 2", "int by = lanes / 2; by > 1; by /= 2"),
+    "a column too few": ("j < matrix->width; j += lanes", "j < matrix->width - 1; j += lanes"),
+    "rows beyond the blocks": ("tile < of.tiles; tile += blocks", "tile < of.tiles; tile += of.tiles"),
+    "slack that is left out": ("(most < 0.0 ? 0.0 : most) + slack", "(most < 0.0 ? 0.0 : most)"),
+    "a negative square": ("(most < 0.0 ? 0.0 : most) + slack", "most + slack"),
+    "what is too long": ("squares > length->longest ? INFINITE : squares", "squares"),
+    "another group": ("length->group * to.rows + row", "row"),
+    "rows beyond the threads": (
+        "row < to.rows; row += (int64_t)blocks * THREADS",
+        "row < to.rows; row += to.rows",
+    ),
+    "a root in float": ("= SQUARE_ROOT(by.bounds[at] + SMALLEST)", "= (float)SQUARE_ROOT(by.bounds[at] + SMALLEST)"),
+    "a group that is not finite": ("finite &= fabs(norm)", "finite = fabs(norm)"),
+    "weights": (": 0.0) * by.weights[row]", ": 0.0)"),
+    "half counts": ("2 * (int64_t)(first >= 1.0) - 1", "2 * (int64_t)(first > 1.0) - 1"),
+    "a row with factor 0": ("product.bits &= -(uint32_t)(factor != 0.0f);", ""),
+    "sums in double": ("float sum = 0.0f;", "double sum = 0.0;"),
+    "truncation": ("(int64_t)((inside + NEAREST) - NEAREST)", "(int64_t)inside"),
+    "the last group's rows": (
+        "part->rows - first < part->group ? part->rows : first + part->group",
+        "first + part->group - 1",
+    ),
+    "tiles beyond the blocks": ("tile < sums.tiles; tile += blocks", "tile < sums.tiles; tile += sums.tiles"),
+    "a flag that is turned back": ("*broken += !in_range", "*broken = !in_range"),
+    "a flag that is left out": ("if (broken) add_to(sums.broken, broken);", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", but(FAULTS, lambda fault: list(FAULTS).index(fault) % 4 > 0))
+def test_the_comparison_finds(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = gpu.TEXTS["clipping_pass.h"]
+    assert text.count(FAULTS[fault][0]) == 1
+    source = tmp_path / "faulty.c"
+    include = '#include "clipping_pass.h"'
+    source.write_text(KERNELS.read_text().replace(include, text.replace(*FAULTS[fault])))
+    monkeypatch.setattr(gpu, "launch", Kernel(gpu_kernels("-O1", source=source), blocks=2).launch)
+    with pytest.raises(PrivacyError, match="clips otherwise"):
+        gpu_check.require_same.__wrapped__(torch.device("cpu"))
 
 
 # --- Sums ---
@@ -224,14 +298,15 @@ def test_of_no_numbers_nothing_is_launched(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 2.0**51, -(2.0**51), 1e300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_sum_out_of_range_breaks_the_totals(kernel: Kernel, number: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("at", [0, 599])
+def test_a_sum_out_of_range_breaks_the_totals(kernel: Kernel, number: float, dtype: torch.dtype, at: int) -> None:
+    kernel.blocks = 1
     sums, broken = torch.zeros(2, 600, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
-    sums[1, 599] = number
-    sums[0, 0] = 2.0**50
+    sums[0, at], sums[1, 1] = number, 2.0**50
     totals = torch.zeros(600, dtype=torch.int64)
     add_sums([Part(totals, sums.to(dtype))], 1.0, broken)
     assert int(broken) == 1
-    assert totals.tolist() == [2**50] + [0] * 599
+    assert totals.tolist() == [0, 2**50] + [0] * 598
 
 
 def test_gradients_that_add_up_out_of_range_break_them(kernel: Kernel) -> None:

@@ -335,6 +335,9 @@ def test_it_compiles_for_gpus_without_contracting_an_operation(compiler: ctypes.
     steps = ("noise_tables", "noise_step", "row_squares", "add_lengths", "clip_factors", "add_sums")
     assert set(bodies) == {f"scrimp_{step}" for step in steps}
     del bodies["scrimp_noise_tables"]
+    assert bodies["scrimp_row_squares"].count("bar.sync") == 3 and "sqrt.rn.f64" in bodies["scrimp_clip_factors"]
+    atomics = [len(re.findall(r"\b(?:atom|red)\.", bodies[f"scrimp_{step}"])) for step in steps[2:]]
+    assert atomics == [0, 0, 1, 2]
     assert not [name for name, body in bodies.items() if ".local" in body]  # the argument is not copied
     assert all(re.search(r"\.maxntid\s+512", body) for body in bodies.values())
 

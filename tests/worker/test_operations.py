@@ -47,7 +47,7 @@ CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")  # in the order of torch
 FILLS = {"_foreach_copy", "arange.start", "empty.memory_format", "full", "normal", "squeeze", "uniform"}
 FILLS |= {"set.source_Storage", "set.source_Storage_storage_offset"}
 RELEASE = {"account": "holdout", "noise_mu": 0.5, "records": 34}
-LIBRARIES = {"LINEAR", "STEPS", "LAYERS"}
+LIBRARIES = {"LINEAR", "STEPS", "LAYERS", "gpu_pass", "row_squares", "add_sums"}
 linear = torch.nn.functional.linear
 
 

@@ -54,10 +54,7 @@ class Lengths(NamedTuple):
 
 
 def bounded(measured: Sequence[Lengths]) -> tuple[Tensor, Tensor]:
-    """‖g_i‖² of each parameter, and a bound on what rounding took from it: float64 (parameters, n) each, in new memory.
-
-    A few operations for all parameters: a GPU starts no kernels for each of them.
-    """
+    """‖g_i‖² of each parameter, and a bound on what rounding took from it: float64 (parameters, n), in new memory."""
     squares, device = torch.stack([each.numbers for each in measured]), measured[0].numbers.device
     shares = tuple(each.slack if isinstance(each.slack, float) else 1.0 for each in measured)
     slack = squares
@@ -146,17 +143,13 @@ class ParameterAccumulator:
 
     @staticmethod
     def measure(accumulators: Iterable[ParameterAccumulator]) -> None:
-        """Measures all, those that wait at once."""
-        waiting, others = list[ParameterAccumulator](), list[ParameterAccumulator]()
-        for accumulator in accumulators:
-            (waiting if accumulator._waits else others).append(accumulator)
+        """Measures those that wait, at once."""
+        waiting = [each for each in accumulators if each._waits]
         formed = [each._form() for each in waiting]
         squares = iter(row_squares([part for parts in formed for part in parts]))
         for accumulator, parts in zip(waiting, formed, strict=True):
             share, narrow = _share(parts[0]), accumulator._group is not None
             accumulator._measured = _joined([Lengths(next(squares), share, narrow) for _ in parts])
-        for accumulator in others:
-            accumulator.measured()
 
     @property
     def _waits(self) -> bool:
@@ -239,8 +232,7 @@ class ParameterAccumulator:
         """A chunk's formed gradients, (rows, numbers): kept, or formed again."""
         if self._kept is not None:
             return self._kept[number].flatten(1)
-        scratch = self._scratch if self._merged.device.type == "cpu" else None  # totals on a GPU may keep them
-        return self._merged.take(self._chunks[number]).formed(self._shape, scratch).flatten(1)
+        return self._merged.take(self._chunks[number]).formed(self._shape, self._scratch).flatten(1)
 
     def _add_products(self, total: Tensor, chunk: Merged, factors: Tensor, keep: int) -> None:
         """total = keep · total + the chunk's sum; with keep = 0 the old content may be anything."""

@@ -118,6 +118,14 @@ def half_count(factors: Tensor) -> Tensor:
     return torch.where(factors > 0.0, (factors >= 1.0).double() - 0.5, 0.0).sum()[None]
 
 
+def in_float32(gradients: Tensor, factors: Tensor) -> Tensor:
+    """Σ_i factors_i g_i in float32, (m,): row by row, as steps.c and a GPU's kernel do. A factor 0 adds 0."""
+    total = torch.zeros_like(gradients[0])
+    for row, factor in zip(gradients, factors, strict=True):
+        total += torch.where(factor != 0, row * factor, 0.0)
+    return total
+
+
 def clip_factors(norm_bounds: Tensor, kind: ClippingKind, max_grad_norm: float) -> Tensor:
     """The factor on each record's gradient.
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from core.errors import PrivacyError
 from worker.clipping.accumulators import LONGEST, Lengths, bounded
 from worker.clipping.engine import AUTOMATIC_GAMMA, ClippingKind, clip_factors, half_count
 from worker.data.norms import root_bound, root_growth
 from worker.native import gpu_pass
 from worker.native.flat_steps import STEPS, MeasuredNumbers
-from worker.native.gpu_pass import Length
 
 KINDS: dict[ClippingKind, float] = {"flat": 1.0, "per_layer": 1.0, "automatic": 2.0}  # as in steps.c
 
@@ -65,29 +65,11 @@ def pass_factors(
     lengths = [[measured[name] for name in names] for names in groups]
     if not groups:
         return PassFactors({}, weights.new_zeros(1))
-    if weights.device.type != "cpu":
-        factors, within = _on_gpu(lengths, kind, share, weights)
-    else:
+    if weights.device.type == "cpu":
         factors, within = _compiled(lengths, kind, share, weights) or _by_torch(lengths, kind, share, weights)
+    else:
+        factors, within = _on_gpu(lengths, kind, share, weights)
     return PassFactors({name: factor for names, factor in zip(groups, factors, strict=True) for name in names}, within)
-
-
-def _on_gpu(
-    groups: Sequence[Sequence[Lengths]], kind: ClippingKind, share: float, weights: Tensor
-) -> tuple[list[Factors], Tensor]:
-    lengths = [[Length(*_in_one_piece(each), _longest(each)) for each in group] for group in groups]
-    gamma = AUTOMATIC_GAMMA if kind == "automatic" else None
-    wide, narrow, within = gpu_pass.clip_factors(lengths, weights, root_growth(max(map(len, groups))), share, gamma)
-    return [Factors(*each) for each in zip(wide, narrow, strict=True)], within
-
-
-def _in_one_piece(lengths: Lengths) -> tuple[Tensor, Tensor | float]:
-    slack = lengths.slack
-    return lengths.numbers.contiguous(), slack.contiguous() if isinstance(slack, Tensor) else slack
-
-
-def _longest(lengths: Lengths) -> float:
-    return LONGEST**2 if lengths.narrow else math.inf
 
 
 def _by_torch(
@@ -99,37 +81,51 @@ def _by_torch(
     return [Factors(each, each.float()) for each in weighted], half_count(weighted[0])
 
 
+def _on_gpu(
+    groups: Sequence[Sequence[Lengths]], kind: ClippingKind, share: float, weights: Tensor
+) -> tuple[list[Factors], Tensor]:
+    if not _fit(groups, weights):
+        raise PrivacyError("lengths do not fit the rows whose factors a GPU computes")
+    growth = root_growth(max(map(len, groups)))
+    wide, narrow, within = gpu_pass.clip_factors(_numbers(groups), weights, growth, _query(kind, share))
+    return [Factors(*each) for each in zip(wide, narrow, strict=True)], within
+
+
 def _compiled(
     groups: Sequence[Sequence[Lengths]], kind: ClippingKind, share: float, weights: Tensor
 ) -> tuple[list[Factors], Tensor] | None:
-    """The same bits in two calls; None where it is not for these, as of one record, whose lengths torch adds as a
+    """The bits of torch in two calls; None where it is not for these, as of one record, whose lengths torch adds as a
     vector."""
-    rows = weights.shape[0]
-    if (
-        STEPS is None
-        or rows < 2
-        or not (_fits(weights, rows) and all(_takes(each, rows) for group in groups for each in group))
-    ):
+    if STEPS is None or weights.shape[0] < 2 or not _fit(groups, weights):
         return None
-    numbers = [[_numbers(each) for each in group] for group in groups]
-    wide, narrow, within = STEPS.clip_factors(numbers, weights, (KINDS[kind], share, AUTOMATIC_GAMMA))
+    wide, narrow, within = STEPS.clip_factors(_numbers(groups), weights, _query(kind, share))
     return [Factors(*each) for each in zip(wide, narrow, strict=True)], weights.new_full((1,), within)
 
 
-def _numbers(lengths: Lengths) -> MeasuredNumbers:
+def _query(kind: ClippingKind, share: float) -> tuple[float, float, float]:
+    return KINDS[kind], share, AUTOMATIC_GAMMA
+
+
+def _numbers(groups: Sequence[Sequence[Lengths]]) -> list[list[MeasuredNumbers]]:
+    return [[_numbers_of(each) for each in group] for group in groups]
+
+
+def _numbers_of(lengths: Lengths) -> MeasuredNumbers:
     """A share is of the squares; 1.0 where the slack is its own."""
     slacks = lengths.slack if isinstance(lengths.slack, Tensor) else None
     pointer, share = (None, lengths.slack) if slacks is None else (slacks.data_ptr(), 1.0)
-    return MeasuredNumbers(lengths.numbers.data_ptr(), pointer, share, _longest(lengths))
+    return MeasuredNumbers(lengths.numbers.data_ptr(), pointer, share, LONGEST**2 if lengths.narrow else math.inf)
 
 
-def _takes(lengths: Lengths, rows: int) -> bool:
-    return _fits(lengths.numbers, rows) and (isinstance(lengths.slack, float) or _fits(lengths.slack, rows))
+def _fit(groups: Sequence[Sequence[Lengths]], weights: Tensor) -> bool:
+    tensors = [each.numbers for group in groups for each in group]
+    tensors += [each.slack for group in groups for each in group if isinstance(each.slack, Tensor)]
+    return all(_fits(each, weights) for each in (weights, *tensors))
 
 
-def _fits(numbers: Tensor, rows: int) -> bool:
-    is_whole = numbers.shape == (rows,) and numbers.is_contiguous()
-    return is_whole and numbers.dtype == torch.float64 and numbers.device.type == "cpu"
+def _fits(numbers: Tensor, weights: Tensor) -> bool:
+    is_whole = numbers.shape == weights.shape and numbers.is_contiguous()
+    return is_whole and numbers.dtype == torch.float64 and numbers.device == weights.device
 
 
 def _norm_bound(measured: Sequence[Lengths]) -> Tensor:

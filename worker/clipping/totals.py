@@ -17,7 +17,8 @@ from torch import Tensor
 
 from core.errors import PrivacyError
 from core.privacy.numerics import TILE_ROWS, grid_unit
-from worker.clipping.engine import Clip
+from worker.clipping.engine import Clip, in_float32
+from worker.clipping.gpu_check import require_same
 from worker.clipping.precision import require_ieee
 from worker.data.placed import GPU_CHUNK_BYTES, device_of
 from worker.data.ranks import ALONE, Ranks, first_row
@@ -174,8 +175,11 @@ class GridTotals:
         self._unit = grid_unit(grid.records, grid.rows, clip.max_grad_norm)
         self._clip, self._ranks, self._rows = clip, grid.ranks, grid.rows
         self._shards = Shards.of(parameters, grid.ranks) if grid.sharded else None
+        device = device_of(dict(parameters))
+        if device.type != "cpu":
+            require_same(device)
         sizes = [value.numel() for value in parameters.values()]
-        self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device_of(dict(parameters)))
+        self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device)
         *parts, self._rest = self._flat.split([*sizes, 2])
         self._parts = dict(zip(parameters, parts, strict=True))
         self._shapes = {name: value.shape for name, value in parameters.items()}
@@ -336,17 +340,6 @@ def _rows_of_product(left: Tensor, right: Tensor) -> int:
         return p
     parts = max(PARTS, -(-p * q // PRODUCT))
     return max(LEAST_ROWS, -(-p // (parts * TILE_ROWS)) * TILE_ROWS)
-
-
-def in_float32(gradients: Tensor, factors: Tensor) -> Tensor:
-    """Σ_i factors_i g_i in float32, (m,): row by row on a processor, as steps.c does."""
-    require_ieee()
-    if gradients.device.type != "cpu":
-        return torch.mv(torch.nan_to_num(gradients).mT, factors)
-    total = torch.zeros_like(gradients[0])
-    for row, factor in zip(gradients, factors, strict=True):
-        total += torch.where(factor != 0, row * factor, 0.0)
-    return total
 
 
 def begin_pass(

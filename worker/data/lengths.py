@@ -27,9 +27,6 @@ def squared_lengths(numbers: Tensor) -> Tensor:
     squares = torch.empty(numbers.shape[0], dtype=torch.float64, device=numbers.device)
     if STEPS is not None and STEPS.squares(squares, numbers.contiguous()):
         return squares
-    if numbers.device.type != "cpu":
-        lengths: torch.Tensor = torch.linalg.vector_norm(numbers, dim=1, dtype=torch.float64)
-        return lengths.square_()
     return _by_lanes(part.double().square() for part in numbers.split(LANES, dim=1))
 
 

@@ -14,25 +14,12 @@ from torch import Tensor
 
 from core.errors import PrivacyError
 from worker.native import gpu
+from worker.native.flat_steps import MeasuredNumbers
 
 MATRICES, LENGTHS, PARTS = 64, 96, 32  # of one call, as in clipping_pass.h
 LEAST_LANES, NUMBERS = 32, 8  # threads of a row, at least, and numbers of a thread, where that are more threads
 T = TypeVar("T")
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-
-
-class Length(NamedTuple):
-    """One parameter's squared lengths.
-
-    Attributes:
-        squares: float64 (n,).
-        slack: a bound on what rounding took from them, float64 (n,); a number: in parts of them.
-        longest: what is larger counts as infinite.
-    """
-
-    squares: Tensor
-    slack: Tensor | float
-    longest: float
 
 
 class Part(NamedTuple):
@@ -64,22 +51,22 @@ class _Squares(ctypes.Structure):
 
 
 class _Length(ctypes.Structure):
-    _fields_ = [
-        *((name, POINTER) for name in ("squares", "slack")),
-        *((name, NUMBER) for name in ("share", "longest")),
-        ("group", COUNT),
-    ]
+    _fields_ = [("numbers", MeasuredNumbers), ("group", COUNT)]
 
 
 class _Bounds(ctypes.Structure):
-    _fields_ = [("bounds", POINTER), ("rows", COUNT), ("lengths", COUNT), ("length", _Length * LENGTHS)]
+    _fields_ = [
+        ("bounds", POINTER),
+        *((name, COUNT) for name in ("rows", "groups", "lengths")),
+        ("length", _Length * LENGTHS),
+    ]
 
 
 class _Factors(ctypes.Structure):
     _fields_ = [
         *((name, POINTER) for name in ("bounds", "weights", "wide", "narrow", "halves")),
-        *((name, NUMBER) for name in ("growth", "norm", "gamma")),
-        *((name, COUNT) for name in ("rows", "groups", "automatic")),
+        *((name, NUMBER) for name in ("growth", "kind", "norm", "gamma")),
+        *((name, COUNT) for name in ("rows", "groups", "lengths")),
     ]
 
 
@@ -111,11 +98,11 @@ def row_squares(matrices: Sequence[Tensor]) -> list[Tensor]:
         return []
     device, rows = matrices[0].device, [each.shape[0] for each in matrices]
     _require(all(each.device == device and each.dtype == torch.float32 and each.dim() == 2 for each in matrices))
-    squares = torch.empty(sum(rows), dtype=torch.float64, device=device).split(rows)
-    contiguous = [each.contiguous() for each in matrices]
-    for chunk in _chunks(list(zip(contiguous, squares, strict=True)), MATRICES):
-        call = _Squares(matrices=len(chunk))
-        for matrix, (numbers, out) in zip(call.matrix, chunk, strict=False):
+    # A row that no thread reaches is not finite: it adds nothing.
+    squares = torch.full((sum(rows),), torch.nan, dtype=torch.float64, device=device).split(rows)
+    for chunk in _chunks(list(zip(matrices, squares, strict=True)), MATRICES):
+        call, contiguous = _Squares(matrices=len(chunk)), [each.contiguous() for each, _ in chunk]
+        for matrix, numbers, (_, out) in zip(call.matrix, contiguous, chunk, strict=False):
             matrix.rows, matrix.width = numbers.shape
             matrix.squares, matrix.numbers = out.data_ptr(), numbers.data_ptr()
             matrix.lanes, matrix.begin = _lanes(matrix.width), call.tiles
@@ -133,42 +120,33 @@ def _lanes(width: int) -> int:
 
 
 def clip_factors(
-    groups: Sequence[Sequence[Length]], weights: Tensor, growth: float, norm: float, gamma: float | None
+    groups: Sequence[Sequence[MeasuredNumbers]], weights: Tensor, growth: float, query: tuple[float, float, float]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weighted clip factors of groups of parameters: float64 and float32 (groups, n), and the first group's
     Σ_i (1[factor ≥ 1] − ½) over factors that are not 0, float64 (1,).
 
     Args:
-        groups: at least one, of one parameter at least.
-        weights: float64 (n,).
+        groups: their squares are float64 (n,), on the GPU of the weights, contiguous.
+        weights: likewise; 0 for an empty row.
         growth: of the root of a group's sum, after which it is an upper bound of the length.
-        norm: of a group.
-        gamma: of automatic clipping; None: flat.
+        query: see Steps.clip_factors.
 
     Raises:
-        PrivacyError: the sizes, types or devices do not fit.
         TransientError: the kernels cannot be compiled or launched here.
     """
-    (rows,), device = weights.shape, weights.device
-    _require(_is_flat(weights, torch.float64, rows, device))
-    bounds = torch.zeros(len(groups), rows, dtype=torch.float64, device=device)
-    wide, narrow = torch.empty_like(bounds), torch.empty_like(bounds, dtype=torch.float32)
-    halves = torch.zeros(1, dtype=torch.int64, device=device)
+    (rows,), count, device = weights.shape, len(groups), weights.device
+    # A row that no thread reaches has the factor 0.
+    bounds, wide = weights.new_zeros(2 * count + 1, rows).split([count + 1, count])
+    narrow, halves = torch.zeros_like(wide, dtype=torch.float32), torch.zeros(1, dtype=torch.int64, device=device)
     lengths = [(at, length) for at, group in enumerate(groups) for length in group]
     for chunk in _chunks(lengths, LENGTHS):
-        call = _Bounds(bounds.data_ptr(), rows, len(chunk))
-        for length, (at, (squares, slack, longest)) in zip(call.length, chunk, strict=False):
-            length.squares, length.longest, length.group, length.share = squares.data_ptr(), longest, at, 0.0
-            _require(_is_flat(squares, torch.float64, rows, device))
-            if isinstance(slack, Tensor):
-                _require(_is_flat(slack, torch.float64, rows, device))
-                length.slack = slack.data_ptr()
-            else:
-                length.share = slack
+        call = _Bounds(bounds.data_ptr(), rows, count, len(chunk))
+        for length, (group, numbers) in zip(call.length, chunk, strict=False):
+            length.numbers, length.group = numbers, group
         gpu.launch("scrimp_add_lengths", call, rows, device)
     pointers = (each.data_ptr() for each in (bounds, weights, wide, narrow, halves))
-    query = (growth, norm, gamma or 0.0, rows, len(groups), gamma is not None)
-    gpu.launch("scrimp_clip_factors", _Factors(*pointers, *query), rows, device)
+    by = _Factors(*pointers, growth, *query, rows, count, len(lengths))
+    gpu.launch("scrimp_clip_factors", by, rows, device)
     return wide, narrow, halves.double().mul_(0.5)
 
 
@@ -183,8 +161,8 @@ def add_sums(parts: Sequence[Part], inverse: float, broken: Tensor) -> None:
         PrivacyError: the sizes, types or devices do not fit.
         TransientError: the kernel cannot be compiled or launched here.
     """
-    whole = [each._replace(numbers=each.numbers.contiguous()) for each in parts if each.numbers.numel()]
-    for chunk in _chunks(whole, PARTS):
+    for some in _chunks([each for each in parts if each.numbers.numel()], PARTS):
+        chunk = [each._replace(numbers=each.numbers.contiguous()) for each in some]
         call = _Sums(broken.data_ptr(), inverse, parts=len(chunk))
         for part, (totals, numbers, factors, group) in zip(call.part, chunk, strict=False):
             (rows, width), wide = numbers.shape, numbers.dtype == torch.float64
@@ -200,8 +178,8 @@ def add_sums(parts: Sequence[Part], inverse: float, broken: Tensor) -> None:
         gpu.launch("scrimp_add_sums", call, call.tiles * gpu.THREADS, broken.device)
 
 
-def _chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    return (items[at : at + most] for at in range(0, len(items), most))
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def _is_flat(tensor: Tensor, dtype: torch.dtype, numbers: int, device: torch.device) -> bool:
