@@ -21,6 +21,7 @@ from tests.lifecycle.conftest import Submit, claimed, job_row
 from tests.lifecycle.test_attempts import DIGEST, METRIC
 from tests.lifecycle.test_time_limit import started
 from worker.attempt.fork_server import ForkServer, Process
+from worker.attempt.job_checkpoints import Checkpoints
 from worker.attempt.supervisor import run_attempt
 
 # Writes a model and says these words. It waits for an answer to each block, and to the end of its supervisor.
@@ -36,8 +37,8 @@ for word in json.loads(sys.argv[2]):
     for file in word.get("artifacts", ()):
         file["path"] = str(model)
     connection.sendall(json.dumps(word).encode() + b"\\n")
-    if word["kind"] == "block" and "go" not in answers.readline():
-        break
+    if word["kind"] == "block" and "go" not in (answer := answers.readline()):
+        sys.exit(answer)
 answers.read()
 """
 Word = dict[str, Any]
@@ -64,6 +65,12 @@ def finished(step: int) -> Word:
 
 def mismatch(step: int) -> Word:
     return {"kind": "mismatch", "matched_step": step}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has no state that it could send, and is asked for one every few seconds."""
+    monkeypatch.setattr(Checkpoints, "wants", lambda *_, **__: False)
 
 
 class TalkingForkServer(ForkServer):

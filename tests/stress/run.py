@@ -39,20 +39,28 @@ def once(arguments: list[str], *, quiet: bool = True, stalls: int | None = None)
     """Runs pytest in a process of its own, whose parts stand still by this seed. A run that wrote no result, as it was
     killed, has failed."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "run.json"
+        file, printed = Path(folder) / "run.json", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "tests.stress.once", str(file), *arguments]
-        output = subprocess.DEVNULL if quiet else None
         with ExitStack() as stack:
+            output = stack.enter_context(printed.open("wb")) if quiet else None
             process = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output))
             if stalls is not None:
                 stack.enter_context(standing_still(process.pid, stalls))
             status = process.wait()
+        if (where := stacks(printed.read_text(errors="replace") if quiet else "")) is not None:
+            sys.stdout.write(f"{where}\n")
         if not file.exists():
             return Run(failures={"the run itself": f"exit code {status}"}, status=status)
         run = Run(**json.loads(file.read_text()))
     if run.status and not run.failures:
         run.failures["the run itself"] = f"pytest ended with {run.status}"
     return run
+
+
+def stacks(printed: str) -> str | None:
+    """Where the first process stood that crashed, or in which a test took too long, as faulthandler wrote it."""
+    at = min((place for sign in ("Timeout (", "Fatal Python error") if (place := printed.find(sign)) >= 0), default=-1)
+    return None if at < 0 else printed[at : at + 8000]
 
 
 def commit() -> str:

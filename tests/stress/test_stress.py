@@ -137,6 +137,14 @@ def test_a_test_that_fails_in_its_process_is_told(tmp_path: Path) -> None:
     assert '"passed": 1' in file.read_text() and "assert 1 == 2" in file.read_text()
 
 
+def test_where_a_process_of_tests_crashed_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_one.py").write_text("import os\ndef test_that_aborts(): os.abort()\n")
+    result = run.once([str(tmp_path / "test_one.py"), "-n", "1", "-p", "no:cacheprovider"])
+    assert [test.partition("::")[2] for test in result.failures] == ["test_that_aborts"]
+    printed = capsys.readouterr().out
+    assert printed.startswith("Fatal Python error: Aborted") and "in test_that_aborts" in printed
+
+
 HANGS = """
 import subprocess, time
 from pathlib import Path
