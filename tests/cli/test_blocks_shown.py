@@ -15,7 +15,7 @@ from tests.e2e.conftest import csv_spec, job_of, write_csv
 
 
 def test_what_a_job_reads_is_on_each_view(cli: Cli) -> None:
-    """Before the data set grows its records; then its blocks, also where only `first` is read."""
+    """Before the data set grows its records; then its blocks, also where only `first` is read, and their statement."""
     data = write_csv(cli.folder / "growing.csv", rows=2000, seed=3)
     spec = cli.file("growing.json", csv_spec("growing"))
     assert cli("datasets", "add", spec, "--file", str(data)).exit_code == 0
@@ -37,9 +37,10 @@ def test_what_a_job_reads_is_on_each_view(cli: Cli) -> None:
     assert re.search(r"blocks +first \(2,000 declared records\)", shown)
     listed = cli("jobs", "list").output
     assert "2026-11 (300), first (2,000)" in listed and re.search(r"alone .* first \(2,000\)", listed), listed
+    the_statement_of_a_block_has_its_label(cli)
 
 
-def test_the_statement_of_a_block_has_its_label(cli: Cli) -> None:
+def the_statement_of_a_block_has_its_label(cli: Cli) -> None:
     (block,) = [each["id"] for each in cli.json("blocks", "list", "growing") if each["label"] == "2026-11"]
     settings = Settings(home=cli.folder / "home")
     db, key = Database.of(settings), signing_key(settings)
