@@ -58,7 +58,8 @@ def test_a_wrong_name_is_refused() -> None:
 
 def test_a_child_has_its_settings(tmp_path: Path) -> None:
     told = tmp_path / "told"
-    code = f"import os, pathlib; pathlib.Path({str(told)!r}).write_text(os.environ['SCRIMP_DEVICES'])"
+    writes = f"new.write_text(os.environ['SCRIMP_DEVICES']); new.rename({str(told)!r})"  # there, it is whole
+    code = f"import os, pathlib; new = pathlib.Path({str(tmp_path / 'new')!r}); {writes}"
     child = Child("worker", [sys.executable, "-c", code], None, settings={"SCRIMP_DEVICES": "cuda:1"})
     assert child.tend() is None
     until(told.exists)

@@ -37,6 +37,8 @@ def spent(service: Service, dataset: str) -> dict[str, int]:
 
 
 def certified(service: Service, job: str) -> dict[str, Any]:
+    """The relay signs it once the job has succeeded: until then the answer is `certificate-pending`."""
+
     def look() -> dict[str, Any] | None:
         found: dict[str, Any] = service.get(f"/v1/jobs/{job}/certificate")
         return found if "certificate" in found else None
@@ -62,7 +64,7 @@ def test_a_job_on_two_blocks_pays_on_both_and_is_certified(service: Service, tmp
         == spent(service, block)
         == {name: job["quote"]["charge"][name] for name in ("train", "holdout")}
     )
-    certificate = service.get(f"/v1/jobs/{job['id']}/certificate")
+    certificate = certified(service, job["id"])
     body = certificate["certificate"]
     assert body["expected_batch_size"] == 1500 + 750, "the declared training parts of both"
     assert {each["dataset"] for each in body["ledger"]} == {dataset, block}

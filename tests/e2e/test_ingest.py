@@ -30,8 +30,8 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def fleet(running: Cluster) -> Iterator[Cluster]:
-    """With one ingest worker."""
-    yield running.start(ingests=1)
+    """Without an ingest worker: each test starts its own."""
+    yield running
     running.stop("ingest")
 
 
@@ -43,19 +43,35 @@ def db(fleet: Cluster) -> Iterator[Database]:
     made.close()
 
 
-def begun(fleet: Cluster, name: str, *, sent: bool = False) -> RegisteredDataset:
-    """A registration that somebody reads at this moment. `sent`: its file was uploaded, and then the API was lost."""
+def go(fleet: Cluster) -> Path:
+    """The file that lets held ingest workers read to the end."""
+    return fleet.home.parent / "go"
+
+
+def start_held(fleet: Cluster) -> None:
+    """An ingest worker whose readings end when `go` is there."""
+    fleet._run("ingest", "-m", "tests.e2e.held_ingest", str(go(fleet)))
+    until(lambda: fleet.workers("ingest"))
+
+
+def registered(fleet: Cluster, name: str, *, sent: bool = False) -> RegisteredDataset:
+    """A registration that waits for its reader. `sent`: its file was uploaded, and then the API was lost."""
     file = write_csv(fleet.home.parent / f"{name}.csv", rows=ROWS, seed=seed_of(name))
     with fleet.client() as client:
         if sent:
             upload = client.upload(file)
             fleet.kill_api()
             until(lambda: fleet._answers(0))
-            found = client.create_dataset(csv_spec(name, records=ROWS) | {"upload": upload.id}, wait=False)
-        else:
-            found = client.create_dataset(csv_spec(name, records=ROWS), file, wait=False)
+            return client.create_dataset(csv_spec(name, records=ROWS) | {"upload": upload.id}, wait=False)
+        return client.create_dataset(csv_spec(name, records=ROWS), file, wait=False)
+
+
+def begun(fleet: Cluster, name: str, *, sent: bool = False) -> RegisteredDataset:
+    """A registration that a held worker reads, and of which parts are there."""
+    go(fleet).unlink(missing_ok=True)
+    found = registered(fleet, name, sent=sent)
     folder = fleet.home / "storage" / "reading" / found.id
-    processes.until(lambda: list(folder.glob("attempt-1/parts/*")), every_s=0.005)
+    processes.until(lambda: list(folder.glob("attempt-1/parts/*")))
     return found
 
 
@@ -72,12 +88,14 @@ def read(fleet: Cluster, db: Database, dataset: RegisteredDataset) -> tuple[int,
 
 
 def test_no_reading_is_lost(fleet: Cluster, db: Database) -> None:
+    start_held(fleet)
     (ingest,) = fleet.living("ingest")
     before = {each["name"] for each in fleet.get("/v1/workers")["items"] if each["runs"] == "readings"}
     assert before == set(fleet.workers("ingest"))
     first = begun(fleet, "first", sent=True)
     fleet.kill_api()
     until(lambda: fleet._answers(0))
+    go(fleet).touch()
     assert read(fleet, db, first) == (1, 0), "the ingest worker read it, whatever happened to the API"
 
     second = begun(fleet, "second")
@@ -85,7 +103,7 @@ def test_no_reading_is_lost(fleet: Cluster, db: Database) -> None:
     ingest.wait()
     assert read(fleet, db, second) == (2, 1), "an API process read it from the beginning"
 
-    fleet.start(ingests=1)
+    start_held(fleet)
     third = begun(fleet, "third")
     assert fleet.stop("ingest")[-1] == 0
     assert read(fleet, db, third)[1] == 0, "a worker that stops in order did not die"
@@ -99,6 +117,7 @@ def test_no_reading_is_lost(fleet: Cluster, db: Database) -> None:
 
 
 def test_a_worker_that_cannot_see_the_files_does_not_start(fleet: Cluster, tmp_path: Path) -> None:
+    fleet.start(ingests=1)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     moved = {"SCRIMP_HOME": str(elsewhere), "SCRIMP_SECRETS_DIR": str(fleet.home / "secrets")}
@@ -111,7 +130,6 @@ def test_a_worker_that_cannot_see_the_files_does_not_start(fleet: Cluster, tmp_p
 
 def test_a_worker_needs_two_of_the_api_s_secrets_and_no_broker(fleet: Cluster, db: Database, tmp_path: Path) -> None:
     """And draining this machine's workers ends it."""
-    fleet.stop("ingest")
     secrets = tmp_path / "two"
     secrets.mkdir(mode=0o700)
     for name in ("data_hmac_key", "parts_key"):
@@ -120,7 +138,7 @@ def test_a_worker_needs_two_of_the_api_s_secrets_and_no_broker(fleet: Cluster, d
     given |= {"SCRIMP_BROKER_URL": "redis://127.0.0.1:9/0"}
     process = fleet._run("ingest", *fleet._command("worker"), "--ingest", **given)
     until(lambda: fleet.workers("ingest"))
-    assert read(fleet, db, begun(fleet, "fourth")) == (1, 0)
+    assert read(fleet, db, registered(fleet, "fourth")) == (1, 0)
     drained = fleet._run("drain", *fleet._command("worker"), "--drain")
     assert drained.wait(300) == 0 and process.wait(300) == 0
     assert "1 stopped" in fleet.words("drain")

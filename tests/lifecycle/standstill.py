@@ -1,9 +1,8 @@
-"""A process that stands still within a claim. Apart from the test, so that it loads little."""
+"""A process that sends nothing any more within a claim. Apart from the test, so that it loads little."""
 
 from __future__ import annotations
 
-import os
-import signal
+from multiprocessing.synchronize import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -19,16 +18,20 @@ STEPS: dict[str, tuple[Any, str]] = {
 }
 
 
-def claim_and_stop(url: str, step: str) -> None:
-    """Claims a job, and stops itself in a step of the second claim."""
+def claim_and_stand_still(url: str, step: str, there: Event, go_on: Event) -> None:
+    """Claims a job, and waits in a step of the second claim, which it says.
+
+    Not by SIGSTOP: that it is stopped says neither where nor by whom, and anybody may let it go on.
+    """
     db = Database(url)
-    fair.claim_next(db, NO_RECORDS, "still", 60.0)  # so it knows which ledger to compare
+    fair.claim_next(db, NO_RECORDS, "still", 3600.0)  # so it knows which ledger to compare
     module, name = STEPS[step]
     own = getattr(module, name)
 
-    def stops(*values: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGSTOP)
+    def stands_still(*values: Any) -> Any:
+        there.set()
+        go_on.wait()
         return own(*values)
 
-    with patch.object(module, name, stops):
-        fair.claim_next(db, NO_RECORDS, "still", 60.0)
+    with patch.object(module, name, stands_still):
+        fair.claim_next(db, NO_RECORDS, "still", 3600.0)

@@ -7,19 +7,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import psutil
 import pytest
 from sqlalchemy import select, text
 
 from app.db.database import Database
 from app.db.models import ClaimTurn, Job
 from app.db.trip import Trip
-from app.lifecycle import sweeper
+from app.lifecycle import relay, sweeper
 from app.lifecycle.attempts import AttemptLog
 from app.lifecycle.claims import Claim
 from app.lifecycle.queue import fair
 from app.lifecycle.states import get_job
-from app.lifecycle.sweeper import expire_all_leases, reap_expired
+from app.lifecycle.sweeper import cut_off_silent, expire_all_leases, reap_expired
 from app.settings import Settings
 from core.errors import StaleAttempt
 from tests import processes
@@ -28,7 +27,7 @@ from tests.factories import AT_ONCE, add_dataset, add_key
 from tests.ledger.support import add_job
 from tests.lifecycle.conftest import Submit, balances, job_row
 from tests.lifecycle.contender import contend
-from tests.lifecycle.standstill import STEPS, claim_and_stop
+from tests.lifecycle.standstill import STEPS, claim_and_stand_still
 from tests.lifecycle.test_fair import NO_RECORDS
 from tests.lifecycle.test_relay import relay_of
 
@@ -97,6 +96,13 @@ def test_of_processes_that_claim_a_job_at_once_one_gets_it(
         assert process.exitcode == 0
 
 
+def waiting(db: Database) -> int:
+    """How many sessions wait for a lock."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with db.read() as session:
+        return int(session.scalar(text(query)) or 0)
+
+
 def test_workers_that_claim_at_once_choose_once_each(
     db: Database, settings: Settings, backing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,20 +129,12 @@ def test_workers_that_claim_at_once_choose_once_each(
 
     monkeypatch.setattr(fair, "next_job", next_job)
     threads = [threading.Thread(target=claim, args=[each]) for each in workers]
-    waiting = text(
-        "SELECT count(*) = 4 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-
-    def all_wait() -> bool:
-        with db.read() as session:
-            return bool(session.scalar(waiting))
-
     with db.write() as session:
         get_job(session, jobs[4], lock=True)
         for thread in threads:
             thread.start()
         if backing == "postgres":  # SQLite's writers wait before their first statement
-            processes.until(all_wait)
+            processes.until(lambda: waiting(db) == 4)
     for thread in threads:
         thread.join(300)
     assert claims[:4] == jobs[:4] and sorted(claims[4:]) == sorted(jobs[4:8])
@@ -152,30 +150,35 @@ def test_workers_that_claim_at_once_choose_once_each(
 def test_a_claim_that_stands_still_is_cut_off(
     db: Database, settings: Settings, backing: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process is stopped while it is first in line: the relay lets the others pass, and it has claimed nothing."""
+    """Its process stands still as the first in line: the relay lets the others pass, and it has claimed nothing."""
     dataset = add_dataset(db)
     with db.write() as session:
         key, times = add_key(session, "analyst"), [datetime(2026, 1, 1, minute, tzinfo=UTC) for minute in range(3)]
         jobs = [add_job(session, dataset, key_id=key, created_at=at) for at in times]
-    still = processes.quick().Process(target=claim_and_stop, args=(settings.effective_database_url, step))
+    context, cut = processes.quick(), list[int]()
+    there, go_on = context.Event(), context.Event()
+    arguments = (settings.effective_database_url, step, there, go_on)
+    still = context.Process(target=claim_and_stand_still, args=arguments)
+    monkeypatch.setattr(relay, "cut_off_silent", lambda db: cut.append(cut_off_silent(db)))
     still.start()
-    assert still.pid is not None
-    stopped = psutil.Process(still.pid)
     try:
-        processes.until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+        assert there.wait(300)
         claims = list[Claim | None]()
-        claim = partial(fair.claim_next, db, NO_RECORDS, "next", 60.0)
+        claim = partial(fair.claim_next, db, NO_RECORDS, "next", 3600.0)
         thread = threading.Thread(target=lambda: claims.append(claim()), daemon=True)
         thread.start()
-        relay = relay_of(db, settings, lambda _job: None)
-        relay.run_once()
-        assert not claims  # it may go on still
-        monkeypatch.setattr(sweeper, "SILENT_S", 0.5)
-        processes.until(lambda: relay.run_once() is not None and claims)
+        processes.until(lambda: waiting(db) == 1)
+        passing = relay_of(db, settings, lambda _job: None)
+        monkeypatch.setattr(sweeper, "SILENT_S", 3600.0)
+        passing.run_once()
+        assert (cut, claims) == ([0], [])  # it may go on still
+        monkeypatch.setattr(sweeper, "SILENT_S", 0.0)
+        # Not once more: the next in line, too, sends nothing while this process gets no processor.
+        processes.until(lambda: passing.run_once() is not None and cut[-1])
         thread.join(300)
         assert [held.job_id for held in claims if held is not None] == jobs[1:2]
     finally:
-        stopped.resume()
+        go_on.set()
         still.join(300)
     assert still.exitcode == 1  # its connection is lost
     with db.read() as session:

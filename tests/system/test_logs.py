@@ -107,12 +107,13 @@ def test_an_id_from_a_trusted_proxy_is_kept(settings: Settings) -> None:
 
 
 def in_a_process(program: str) -> list[dict[str, Any]]:
-    """What a process with JSON logs writes to its standard error."""
+    """What a process with JSON logs writes, wherever."""
     whole = "from app import logs\nimport asyncio, gc, logging, warnings, threading\n" + (
         "logs.configure('relay', 'json', 'debug')\n" + program
     )
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=False)
-    return [json.loads(line) for line in done.stderr.splitlines()]
+    line = [sys.executable, "-c", whole]
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_a_process_logs_warnings_and_its_end_without_values() -> None:
@@ -189,6 +190,25 @@ for kind in (ValueError, Reject):
     raised = next(each for each in found if each.get("error", {}).get("type") == "ValueError")
     assert raised["message"].startswith("ValueError, as celery.app.trace reports at trace.py:")
     assert SECRET not in json.dumps(found)
+
+
+def test_what_celery_prints_at_a_signal_is_left_out(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its words are no lines of the log, and at SIGUSR1 they are the local variables of every thread."""
+    monkeypatch.setenv("SCRIMP_HOME", str(settings.home))
+    monkeypatch.setenv("SCRIMP_LOG_FORMAT", "json")
+    found = in_a_process(
+        f"""
+import os, signal
+from worker.celery_app import app
+worker = app.Worker(pool="solo", quiet=True)
+worker.install_platform_tweaks(worker)
+def run(secret):
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+run({SECRET!r})
+"""
+    )
+    assert found[-1]["message"] == "this worker ends: SIGTERM" and SECRET not in json.dumps(found)
 
 
 def test_an_error_that_nothing_can_catch_is_logged_without_its_text() -> None:
