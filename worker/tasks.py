@@ -158,8 +158,8 @@ def _appear(**_: Any) -> None:
         in_thread("dead attempts", lambda: drop_dead(_database(), get_settings()), STOPPING, LOOK_S)
     except Exception as error:
         address = get_settings().ray_address
-        beside = f", with the Ray cluster at {address}" if address else ""
-        logger.critical("this worker cannot start%s: %s", beside, type(error).__name__, exc_info=error)
+        cluster_phrase = f", with the Ray cluster at {address}" if address else ""
+        logger.critical("this worker cannot start%s: %s", cluster_phrase, type(error).__name__, exc_info=error)
         os._exit(1)
 
 
