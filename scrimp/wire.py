@@ -26,18 +26,34 @@ IDLE_S = 2.0  # of a connection: the service closes it after 5 s, and a request 
 R = TypeVar("R", bound=Resource)
 
 
+class Again(httpx.HTTPTransport):
+    """Asks once more what changes nothing, where the connection ends before an answer begins: one that was kept may
+    have been closed just as the request was sent, as one of the two processes stood still."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer's beginning; what ends later is the caller's."""
+        try:
+            return super().handle_request(request)
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            if request.method != "GET":
+                raise
+        return super().handle_request(request)
+
+
 class Wire:
     """A connection to one service, with one key; what `Client` is made of."""
 
     def __init__(self, base_url: str = DEFAULT_URL, key: str | None = None, *, timeout_s: float = 60.0) -> None:
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         # A key is sent only to the given address: no redirects, no proxy from the environment.
-        options: dict[str, Any] = {"headers": headers, "timeout": timeout_s, "trust_env": False}
-        options["limits"] = httpx.Limits(keepalive_expiry=IDLE_S)
+        options: dict[str, Any] = {"trust_env": False, "limits": httpx.Limits(keepalive_expiry=IDLE_S)}
         if httpx.URL(base_url).scheme == "http":
             # No certificate is ever looked at: reading those of the authorities would take 20 ms. This trusts nobody.
             options["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._http = httpx.Client(base_url=base_url, **options)
+        transport = Again(**options)
+        self._http = httpx.Client(
+            base_url=base_url, headers=headers, timeout=timeout_s, trust_env=False, transport=transport
+        )
         self.base_url = base_url
 
     def __enter__(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ TICKS = 10  # of uvicorn's own, a tenth of a second each, in one of ours
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """Bounds on the data before a body, and on the data after its refusal.
+    """Bounds on the data before a body, and on the data after its refusal; a kept connection's end.
 
     httptools buffers everything before the end of the headers: a client that sends too much, or takes too long, is cut
     off. A request that was answered before its body was read has the same time to end it.
@@ -68,6 +69,16 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_response_complete()
         if self.in_body:
             self._expect()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closes an idle connection; not one whose next request is there, unread as this process stood still: closing
+        would reset it."""
+        if self.transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        if not poll.poll(0):
+            super().timeout_keep_alive_handler()
 
     def _expect(self) -> None:
         """Closes the connection unless `_met` comes in time."""

@@ -146,16 +146,21 @@ def _sandbox() -> Sandbox | None:
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _appear(**_: Any) -> None:
+    """Ends this process if anything fails, for what started it to start it again: Celery would only log the error, and
+    a worker that nobody knows and that knows no cluster would go on. At once, as Ray may hang in its own end, too."""
     try:
         _cluster()
-    except (RuntimeError, ConnectionError, TimeoutError) as error:  # what started this worker starts it again
-        raise SystemExit(f"the Ray cluster at {get_settings().ray_address} cannot be reached: {error}") from error
-    if kernels() == "python":
-        logger.warning("%s; %s", ABSENT, CURE)
-    _presence().start()
-    _measures().start()
-    in_thread("copies", lambda: drop_deleted(_database(), parts.of(get_settings())), STOPPING, LOOK_S)
-    in_thread("dead attempts", lambda: drop_dead(_database(), get_settings()), STOPPING, LOOK_S)
+        if kernels() == "python":
+            logger.warning("%s; %s", ABSENT, CURE)
+        _presence().start()
+        _measures().start()
+        in_thread("copies", lambda: drop_deleted(_database(), parts.of(get_settings())), STOPPING, LOOK_S)
+        in_thread("dead attempts", lambda: drop_dead(_database(), get_settings()), STOPPING, LOOK_S)
+    except Exception as error:
+        address = get_settings().ray_address
+        cluster_phrase = f", with the Ray cluster at {address}" if address else ""
+        logger.critical("this worker cannot start%s: %s", cluster_phrase, type(error).__name__, exc_info=error)
+        os._exit(1)
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]

@@ -49,6 +49,21 @@ def test_a_worker_is_listed_while_it_lives(api: Api, db: Database, submit: Submi
     assert listed(api) == []
 
 
+def test_a_worker_is_listed_again_after_its_cluster_was_away(api: Api, db: Database) -> None:
+    """Nothing that asks a cluster for its devices ends the thread that lists the worker."""
+    away = iter([ConnectionError("the head is away")] * 2)
+
+    def devices() -> list[Device]:
+        for error in away:
+            raise error
+        return []
+
+    presence = Presence(db, "a-host", 7, interval_s=0.05, devices=devices)
+    presence.start()
+    until(lambda: listed(api))
+    presence.stop()
+
+
 def test_a_dead_worker_is_not_alive_and_is_forgotten_in_a_day(api: Api, db: Database) -> None:
     for age_s in (40, 100_000):
         seen = now() - timedelta(seconds=age_s)

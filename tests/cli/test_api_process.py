@@ -4,13 +4,14 @@ process has it)."""
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
 from app.settings import Settings
-from scrimp_server.api import MAX_HEAD_BYTES
+from scrimp_server.api import MAX_HEAD_BYTES, BoundedHttp
 from tests.listening import listening
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -34,6 +35,27 @@ def answers(port: int, *parts: bytes) -> bytes:
             while received := line.recv(65536):
                 said += received
     return said
+
+
+def test_a_request_that_waits_is_answered_though_its_connection_s_time_is_over(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server stands still between two requests, for longer than it keeps an idle connection."""
+    sent, completed = threading.Event(), BoundedHttp.on_response_complete
+
+    def stands_still(protocol: BoundedHttp) -> None:
+        completed(protocol)
+        if not sent.is_set():
+            sent.wait(300)
+            protocol.timeout_keep_alive_handler()
+
+    monkeypatch.setattr(BoundedHttp, "on_response_complete", stands_still)
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as line:
+        line.sendall(REQUEST + b"\r\n")
+        assert line.recv(65536).startswith(b"HTTP/1.1 200")
+        line.sendall(REQUEST + b"X-Second: 1\r\nConnection: close\r\n\r\n")
+        sent.set()
+        assert b"HTTP/1.1 200" in b"".join(iter(lambda: line.recv(65536), b""))
 
 
 def test_headers_are_bounded(port: int) -> None:

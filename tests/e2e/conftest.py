@@ -175,7 +175,7 @@ class Service:
 
     @property
     def logs(self) -> Iterable[Path]:
-        return (self.output,)
+        return (self.output, *sorted((self.home / "logs").glob("*.log")))
 
     def _hang_up(self) -> None:
         if self._looking is not None:

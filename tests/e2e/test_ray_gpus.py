@@ -6,19 +6,22 @@ This machine has two drivers.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psutil
 import pytest
 
 from scripts.ray_machines import Machines
-from tests.e2e import on_ray
-from tests.e2e.conftest import Service, until
+from tests.e2e import conftest, on_ray
+from tests.e2e.conftest import Service
 from tests.e2e.on_ray import attempts, begun, job, model, progress
 from tests.e2e.test_ranks import events
 from tests.e2e.test_spine import finished, submit
 
 GPUS = 2
+# A hang alone is longer: a driver that Ray does not take in CONNECT_S is started again, and actors have START_S.
+until = partial(conftest.until, timeout_s=600.0)
 machines, service, dataset = on_ray.machines, on_ray.service, on_ray.dataset
 
 

@@ -41,8 +41,8 @@ REACHED = (FIRST - BACK) // TILE * TILE
 
 @pytest.fixture(scope="module")
 def open_db(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Database]:
+    """Nothing in it is signed: a checkpoint of `grown` would find the histories that these tests forge."""
     with unprotected(migrated_database, tmp_path_factory.mktemp("open")) as db:
-        signing_keys.publish(db, KEY)
         yield db
 
 
@@ -124,27 +124,29 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("seed", but(range(2), lambda seed: seed == 0))
 def test_it_finds_what_a_verification_in_full_finds_and_reads_what_is_new(
-    open_db: Database, tmp_path: Path, read: list[int], seed: int
+    migrated_database: Path, tmp_path: Path, read: list[int], seed: int
 ) -> None:
-    writer, heads, since = Writer(open_db, seed), Heads(tmp_path), None
-    for entries in (100, 511, 512, 513, 767, 768, 900):
-        writer.grow(entries)
-        sign_due(open_db, heads, KEY, unheard)
-        recorded, outside = heads.read(writer.dataset), heads.checkpoint(writer.dataset)
-        with open_db.read() as session:
-            read.clear()
-            on = verify(session, writer.dataset, recorded, outside, since)
-            assert read == list(range(1 if since is None else since.entries + 1, entries + 1))
-            full = verify(session, writer.dataset, recorded, outside)
-        assert on.valid and (on.entries, on.head) == (full.entries, full.head) == (entries, on.head)
-        if since is None:
-            assert on == full
-        reached = (entries - BACK) // TILE * TILE
-        assert (0 if on.replayed is None else on.replayed.entries) == max(0, reached)
-        if on.replayed is not None and full.replayed is not None:
-            assert vars(on.replayed.replay) == vars(full.replayed.replay)
-            assert on.replayed.tree.root() == full.replayed.tree.root()
-        since = on.replayed
+    with unprotected(migrated_database, tmp_path) as db:
+        signing_keys.publish(db, KEY)
+        writer, heads, since = Writer(db, seed), Heads(tmp_path / "heads"), None
+        for entries in (100, 511, 512, 513, 767, 768, 900):
+            writer.grow(entries)
+            sign_due(db, heads, KEY, unheard)
+            recorded, outside = heads.read(writer.dataset), heads.checkpoint(writer.dataset)
+            with db.read() as session:
+                read.clear()
+                on = verify(session, writer.dataset, recorded, outside, since)
+                assert read == list(range(1 if since is None else since.entries + 1, entries + 1))
+                full = verify(session, writer.dataset, recorded, outside)
+            assert on.valid and (on.entries, on.head) == (full.entries, full.head) == (entries, on.head)
+            if since is None:
+                assert on == full
+            reached = (entries - BACK) // TILE * TILE
+            assert (0 if on.replayed is None else on.replayed.entries) == max(0, reached)
+            if on.replayed is not None and full.replayed is not None:
+                assert vars(on.replayed.replay) == vars(full.replayed.replay)
+                assert on.replayed.tree.root() == full.replayed.tree.root()
+            since = on.replayed
 
 
 def test_what_it_goes_on_from_does_not_change(open_db: Database, grown: Grown) -> None:

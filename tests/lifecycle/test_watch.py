@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.signals import worker_ready
 from sqlalchemy import delete, select
 
 from app.db.database import Database
@@ -202,6 +203,27 @@ def test_a_database_that_stands_still_makes_no_process_silent(
             assert not ended.is_set()
         assert ended.wait(300), "once it was answered, silence counts"
     assert watch.ended == "silent"
+
+
+def test_a_worker_that_cannot_start_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Celery logs what a receiver of its signals raises, and goes on: with a worker that is not listed and has no
+    cluster, beside jobs that wait for ever."""
+    monkeypatch.setenv("SCRIMP_HOME", str(tmp_path))  # the module has its settings from the environment
+    tasks = importlib.import_module("worker.tasks")
+
+    def fails() -> None:
+        raise ValueError("Failed to connect to GCS")
+
+    def leaves(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(tasks, "_cluster", fails)
+    monkeypatch.setattr(os, "_exit", leaves)
+    with pytest.raises(SystemExit, match="1"):
+        worker_ready.send(sender=None)
+    assert "this worker cannot start: ValueError" in caplog.text
 
 
 def test_a_worker_told_to_stop_claims_nothing_and_notifies_for_another(

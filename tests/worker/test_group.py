@@ -103,6 +103,20 @@ def test_a_driver_has_all_the_time_that_it_needs_to_end_gently(machines: str) ->
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0"]
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["in vain", "told to stop"])
+def test_a_driver_that_ray_does_not_take_gives_up(monkeypatch: pytest.MonkeyPatch, *, told: bool) -> None:
+    """Ray tries for twenty minutes, in which the worker would neither appear nor stop."""
+    stopping, over = threading.Event(), threading.Event()
+    if told:
+        stopping.set()
+    monkeypatch.setattr(cluster_group, "STOPPING", stopping)
+    monkeypatch.setattr(cluster_group, "CONNECT_S", PATIENCE_S if told else 0.0)
+    monkeypatch.setattr(ray, "init", lambda **_: over.wait())
+    with pytest.raises(TimeoutError):
+        Cluster("127.0.0.1:1")
+    over.set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "expected"),

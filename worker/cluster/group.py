@@ -45,7 +45,8 @@ GROW_S = 300.0  # a cluster that grows on demand takes minutes to start machines
 GRANT_S = 3.0  # in which Ray grants what is free
 RETURN_S, POLL_S = 5.0, 0.05
 WORST_FIRST: tuple[Gone, ...] = ("crashed", "lapsed", "lost")
-START_S = 120.0  # in which actors start: each loads torch
+CONNECT_S = 120.0  # in which Ray takes a driver: it tries by itself for twenty minutes, and may hang
+START_S = 300.0  # in which actors start: loading torch took 150 s on a busy machine. Ends are heard meanwhile
 LOOK_S = 1.0
 WHY_S = 10.0  # in which the ends of all ranks are known once one has ended
 NODE_ID = "ray.io/node-id"  # a label that every node has
@@ -79,6 +80,10 @@ class Cluster:
 
     Args:
         address: of the cluster's head, or `auto`.
+
+    Raises:
+        TimeoutError: no connection is made in time, or before this worker is told to stop. A thread of Ray's may still
+            try: only the end of this process ends it.
     """
 
     def __init__(self, address: str) -> None:
@@ -92,9 +97,12 @@ class Cluster:
             except BaseException as error:
                 failed.append(error)
 
-        thread = threading.Thread(target=connect, name="ray-init")
+        thread, until = threading.Thread(target=connect, name="ray-init", daemon=True), time.monotonic() + CONNECT_S
         thread.start()
-        thread.join()
+        while thread.is_alive():
+            if STOPPING.is_set() or time.monotonic() > until:
+                raise TimeoutError("it does not answer")
+            thread.join(POLL_S)
         if failed:
             raise failed[0]
         if threading.current_thread() is threading.main_thread():

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from sqlalchemy import Float, Select, and_, bindparam, case, delete, false, func, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.db.clock import Ago, now_there
@@ -112,7 +111,7 @@ class Presence:
     def _quietly(action: Callable[[], None]) -> None:
         try:
             action()
-        except SQLAlchemyError as error:  # the database is away for a while
+        except Exception as error:  # the database is away for a while, or the cluster that tells of its devices
             logger.warning("cannot update the list of workers: %s", type(error).__name__)
 
 
