@@ -28,7 +28,7 @@ class Run:
     """What came of one run.
 
     Attributes:
-        failures: the ids of tests that failed, or whose fixtures did, each with its error's last lines.
+        failures: the ids of tests that failed, or whose fixtures did, each with the last lines of its error and output.
         took_s: by the clock.
     """
 
@@ -62,7 +62,10 @@ class Noted:
             self.quiet_since = time.monotonic()
         self.counts[report.outcome] += report.when == "call" or report.outcome == "skipped"
         if report.failed:
-            self.failures[report.nodeid] = "\n".join(report.longreprtext.splitlines()[-12:])
+            lines = report.longreprtext.splitlines()[-12:]
+            for title, content in report.sections:  # such as a service's logs
+                lines += [f"--- {title}", *content.splitlines()[-40:]]
+            self.failures[report.nodeid] = "\n".join(lines)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:

@@ -129,12 +129,13 @@ def test_a_run_that_dies_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_test_that_fails_in_its_process_is_told(tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text("def test_good(): pass\ndef test_bad(): assert 1 == 2\n")
+    (tmp_path / "test_one.py").write_text("def test_good(): pass\ndef test_bad():\n print('a log')\n assert 1 == 2\n")
     file = tmp_path / "run.json"
     command = [sys.executable, "-m", "tests.stress.once", str(file), str(tmp_path), "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert '"passed": 1' in file.read_text() and "assert 1 == 2" in file.read_text()
+    assert "--- Captured stdout call\\na log" in file.read_text()
 
 
 def test_where_a_process_of_tests_crashed_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
