@@ -4,7 +4,7 @@ BIN := .venv/bin
 PINS := pyproject.toml client/pyproject.toml client/setup.py constraints.txt setup.py $(wildcard core/native/*.[ch])
 REPRODUCE := reproduce-adambc-analysis reproduce-adambc-encoder reproduce-augmentation reproduce-barcode-mnist reproduce-correlated reproduce-dp2 reproduce-dpformer \
   reproduce-group-norm reproduce-heavy-tail reproduce-language reproduce-linear-scaling reproduce-prompts reproduce-search-gain
-NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-machine nightly-mutation nightly-seeds nightly-services nightly-writes
+NIGHTLY := nightly-fuzz nightly-contract nightly-audit nightly-bound nightly-chaos nightly-cuda nightly-machine nightly-mutation nightly-seeds nightly-services nightly-writes
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test stress check lint bench gpu nightly docs openapi notebooks graph wheel clean $(NIGHTLY) $(REPRODUCE)
 
@@ -92,6 +92,16 @@ nightly-seeds: .venv/.dev
 
 nightly-chaos: .venv/.dev
 	$(BIN)/python -m tests.chaos.nightly --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+# torch for CUDA and its libraries (5 GB), on a machine that needs no GPU: what an attempt on one does before it uses it.
+# 2.11.0 is a build for CUDA wherever pip looks.
+nightly-cuda:
+	$(PYTHON) -m venv build/cuda
+	grep -v '^torch==' constraints.txt > build/cuda/constraints.txt
+	build/cuda/bin/python -m pip install -qq -c build/cuda/constraints.txt torch==2.11.0 -e ./client -e '.[dev]'
+	build/cuda/bin/python core/native/build.py
+	build/cuda/bin/python -m pytest -m "" tests/worker/test_cuda_build.py tests/worker/test_fork_server.py \
+	  tests/worker/test_sandbox.py tests/worker/test_noise_on_device.py tests/worker/test_gpu_pass.py
 
 nightly-machine: .venv/.dev
 	$(BIN)/python -m tests.machine.nightly --seconds $(or $(SECONDS),3000) $(if $(SEED),--seed $(SEED))
