@@ -31,15 +31,18 @@ TOGETHER = {
 }
 TOGETHER |= {
     f"tests/worker/test_{file}.py": "a fork server"
-    for file in ("canaries", "checkpoints", "child", "devices", "fork_server", "gpu", "joined", "mapped", "networks")
+    for file in ("canaries", "checkpoints", "child", "cuda_build", "devices", "fork_server", "gpu", "joined", "mapped")
 }
 TOGETHER |= {
     f"tests/worker/test_{file}.py": "a fork server"
-    for file in ("planted", "predicting", "preconditioned", "rank_processes", "sandbox", "sealed_parts", "selecting")
+    for file in ("networks", "planted", "predicting", "preconditioned", "rank_processes", "sandbox", "sealed_parts")
 }
 TOGETHER |= {
     f"tests/{file}.py": "a fork server"
-    for file in ("jobs/test_hypothetical", "worker/test_slot_order", "worker/test_users", "worker/test_verdicts")
+    for file in (
+        "jobs/test_hypothetical",
+        *(f"worker/test_{each}" for each in ("selecting", "slot_order", "users", "verdicts")),
+    )
 }
 TOGETHER |= {
     f"tests/{file}.py": "an S3 server"
