@@ -72,6 +72,7 @@ UNKEYED = {
     "core/privacy/score_histogram.py": "simulated releases of a released histogram, from a public seed",
     "worker/attempt/output_files.py": "names of temporary files",
     "worker/attempt/auditor.py": "which finished steps a worker computes again: its choice is public",
+    "worker/clipping/gpu_check.py": "public numbers, which a GPU and the processor clip",
     "worker/cluster/alone.py": "a token of Ray on loopback, for one command: never stored",
     "worker/cluster/links.py": "keys and serial numbers of ranks' certificates, for one attempt: never stored",
     "worker/extractors/encoder.py": "public examples, for the self-test",

@@ -154,7 +154,7 @@ class ParameterAccumulator:
     @property
     def _waits(self) -> bool:
         """True for formed gradients on a GPU that are still to be measured: one kernel measures all parameters'."""
-        is_plain = self._divisor is None and self._dtype == torch.float32 and self._device.type != "cpu"
+        is_plain = self._divisor is None and self._dtype == torch.float32 and self._device.type == "cuda"
         return self._measured is None and self._stays and is_plain
 
     def _form(self) -> list[Tensor]:
@@ -341,10 +341,9 @@ def _lengths(numbers: Tensor) -> Lengths:
     relative = _share(numbers)
     if numbers.dtype == torch.float64:
         return Lengths(numbers.square().sum(dim=1), relative)
-    if numbers.dtype == torch.float32 and numbers.device.type == "cpu":
-        return Lengths(squared_lengths(numbers), relative)
     if numbers.dtype == torch.float32:
-        return Lengths(row_squares([numbers])[0], relative)
+        squares = row_squares([numbers])[0] if numbers.device.type == "cuda" else squared_lengths(numbers)
+        return Lengths(squares, relative)
     aligned = numbers.shape[1] // BLOCK * BLOCK
     tail = numbers[:, aligned:].double().square().sum(dim=1)
     lengths = torch.linalg.vector_norm(numbers[:, :aligned].float().unflatten(1, (-1, BLOCK)), dim=2).double()

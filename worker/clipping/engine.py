@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worker.clipping.precision import require_ieee
 from worker.data.passes import Batch, Pass, moved
 from worker.models.base import Parameters
 
@@ -120,6 +121,9 @@ def half_count(factors: Tensor) -> Tensor:
 
 def in_float32(gradients: Tensor, factors: Tensor) -> Tensor:
     """Σ_i factors_i g_i in float32, (m,): row by row, as steps.c and a GPU's kernel do. A factor 0 adds 0."""
+    require_ieee()
+    if gradients.device.type == "meta":  # of shapes alone
+        return torch.mv(gradients.mT, factors)
     total = torch.zeros_like(gradients[0])
     for row, factor in zip(gradients, factors, strict=True):
         total += torch.where(factor != 0, row * factor, 0.0)

@@ -65,10 +65,10 @@ def pass_factors(
     lengths = [[measured[name] for name in names] for names in groups]
     if not groups:
         return PassFactors({}, weights.new_zeros(1))
-    if weights.device.type == "cpu":
-        factors, within = _compiled(lengths, kind, share, weights) or _by_torch(lengths, kind, share, weights)
-    else:
+    if weights.device.type == "cuda":
         factors, within = _on_gpu(lengths, kind, share, weights)
+    else:
+        factors, within = _compiled(lengths, kind, share, weights) or _by_torch(lengths, kind, share, weights)
     return PassFactors({name: factor for names, factor in zip(groups, factors, strict=True) for name in names}, within)
 
 
@@ -96,7 +96,8 @@ def _compiled(
 ) -> tuple[list[Factors], Tensor] | None:
     """The bits of torch in two calls; None where it is not for these, as of one record, whose lengths torch adds as a
     vector."""
-    if STEPS is None or weights.shape[0] < 2 or not _fit(groups, weights):
+    is_here = weights.device.type == "cpu" and weights.shape[0] > 1
+    if STEPS is None or not is_here or not _fit(groups, weights):
         return None
     wide, narrow, within = STEPS.clip_factors(_numbers(groups), weights, _query(kind, share))
     return [Factors(*each) for each in zip(wide, narrow, strict=True)], weights.new_full((1,), within)

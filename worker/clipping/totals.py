@@ -176,7 +176,7 @@ class GridTotals:
         self._clip, self._ranks, self._rows = clip, grid.ranks, grid.rows
         self._shards = Shards.of(parameters, grid.ranks) if grid.sharded else None
         device = device_of(dict(parameters))
-        if device.type != "cpu":
+        if device.type == "cuda":
             require_same(device)
         sizes = [value.numel() for value in parameters.values()]
         self._flat = torch.zeros(sum(sizes) + 2, dtype=torch.int64, device=device)
@@ -196,7 +196,7 @@ class GridTotals:
         if in_range is not None:
             self._note(in_range)
             return
-        if totals.device.type != "cpu":
+        if totals.device.type == "cuda":
             _require_factors(left, right, group, len(totals))
             for products in products_of_groups(left, right, group):
                 self._add_on_gpu([Part(totals, products)])
@@ -212,7 +212,7 @@ class GridTotals:
             self._require_one_pass(factors.shape[0])
         if len({each.name for each in parts}) < len(parts):
             raise PrivacyError("each parameter's gradients are added once")
-        if self._flat.device.type != "cpu":
+        if self._flat.device.type == "cuda":
             self._add_on_gpu([Part(self._parts[each.name], *each[1:]) for each in parts])
             return
         sums = [(self._parts[name], gradients.contiguous(), by, group) for name, gradients, by, group in parts]
@@ -230,7 +230,7 @@ class GridTotals:
 
     def _add(self, totals: Tensor, sums: Tensor) -> None:
         """Adds sums, rounded to the grid; overwrites them if they are in float64."""
-        if totals.device.type != "cpu":
+        if totals.device.type == "cuda":
             self._add_on_gpu([Part(totals, sums[None])])
             return
         in_range = STEPS.add_on_grid(totals, sums, 1.0 / self._unit) if STEPS is not None else None
@@ -249,7 +249,7 @@ class GridTotals:
 
     def _units_(self, sums: Tensor) -> Tensor:
         """The nearest multiples of the unit, int64, over float64 sums; notes those that are out of range."""
-        self._note(bool((sums.abs() < LARGEST * self._unit).all()))
+        self._rest[BROKEN] += (~(sums.abs() < LARGEST * self._unit)).sum()
         # The unit is a power of two, so the product is exact and the addition rounds once.
         torch.add(WHOLE, sums, alpha=1.0 / self._unit, out=sums)
         return sums.view(torch.int64).sub_(WHOLE_BITS)
