@@ -35,11 +35,7 @@ typedef struct {
 } Squares;
 
 /* squares[i] = the sum of row i's squares in double, which are exact; its order is the width's. */
-#if defined(__CUDACC_RTC__)
-KERNEL scrimp_row_squares(ARGUMENT Squares of) {
-#else
-KERNEL scrimp_row_squares(ARGUMENT Squares of, int block, int blocks) {
-#endif
+KERNEL(scrimp_row_squares, Squares of) {
     BLOCKS
     SHARED double sums[THREADS];
     for (int64_t tile = block; tile < of.tiles; tile += blocks) {
@@ -86,11 +82,7 @@ typedef struct {
 } Bounds;
 
 /* bounds[g] += max(0, squares) + slack, of the parameters of group g in their order. */
-#if defined(__CUDACC_RTC__)
-KERNEL scrimp_add_lengths(ARGUMENT Bounds to) {
-#else
-KERNEL scrimp_add_lengths(ARGUMENT Bounds to, int block, int blocks) {
-#endif
+KERNEL(scrimp_add_lengths, Bounds to) {
     BLOCKS
     EACH_THREAD
         for (int64_t row = (int64_t)block * THREADS + thread; row < to.rows; row += (int64_t)blocks * THREADS) {
@@ -117,11 +109,7 @@ typedef struct {
 } Factors;
 
 /* The weighted factors: 0 in all groups where one group's bound is not finite, or lacks a length. */
-#if defined(__CUDACC_RTC__)
-KERNEL scrimp_clip_factors(ARGUMENT Factors by) {
-#else
-KERNEL scrimp_clip_factors(ARGUMENT Factors by, int block, int blocks) {
-#endif
+KERNEL(scrimp_clip_factors, Factors by) {
     BLOCKS
     EACH_THREAD
         for (int64_t row = (int64_t)block * THREADS + thread; row < by.rows; row += (int64_t)blocks * THREADS) {
@@ -200,11 +188,7 @@ INLINE int64_t units_of_column(const Part *part, double inverse, int64_t first, 
 }
 
 /* totals += the nearest integers to the sums, in units. */
-#if defined(__CUDACC_RTC__)
-KERNEL scrimp_add_sums(ARGUMENT Sums sums) {
-#else
-KERNEL scrimp_add_sums(ARGUMENT Sums sums, int block, int blocks) {
-#endif
+KERNEL(scrimp_add_sums, Sums sums) {
     BLOCKS
     EACH_THREAD {
         int64_t broken = 0;

@@ -157,16 +157,12 @@ INLINE int release_block(const Step *step, const uint32_t *table, const uint32_t
 }
 
 /* Fills SERIES, once after the module was loaded. One block. */
-KERNEL scrimp_noise_tables(void) {
+KERNEL_ALONE(scrimp_noise_tables) {
     EACH_THREAD
         if (thread <= LAST) expand(thread);
 }
 
-#if defined(__CUDACC_RTC__)
-KERNEL scrimp_noise_step(ARGUMENT Step step) {
-#else
-KERNEL scrimp_noise_step(ARGUMENT Step step, int block, int blocks) {
-#endif
+KERNEL(scrimp_noise_step, Step step) {
     BLOCKS
     SHARED uint32_t table[256 * COPIES];
     SHARED uint32_t keys[4 * (ROUNDS + 1)];

@@ -4,10 +4,10 @@
 #ifndef SCRIMP_TWO_COMPILERS_H
 #define SCRIMP_TWO_COMPILERS_H
 
-#define THREADS 512       /* of a block */
+#define THREADS 512        /* of a block */
 #define LARGEST 0x1.fffffffffffffp+1023
 #define SMALLEST 0x1p-1022 /* normal number */
-#define NEAREST 0x1.8p+52 /* adding and subtracting this rounds to the nearest integer, up to 2^51 */
+#define NEAREST 0x1.8p+52  /* adding and subtracting this rounds to the nearest integer, up to 2^51 */
 
 #if defined(__CUDACC_RTC__) /* NVRTC has no headers */
 typedef int int32_t;
@@ -19,8 +19,8 @@ typedef unsigned long long uint64_t;
 #define SERIES_TABLE __device__ __align__(16) /* two coefficients are read at once */
 #define SQUARE_ROOT sqrt /* rounded correctly */
 #define UNROLLED _Pragma("unroll 8") /* so many loads are under way at once */
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
-#define ARGUMENT const __grid_constant__
+#define KERNEL_ALONE(name) extern "C" __global__ void __launch_bounds__(THREADS, 2) name(void) /* of one block */
+#define KERNEL(name, argument) extern "C" __global__ void __launch_bounds__(THREADS, 2) name(const __grid_constant__ argument)
 #define SHARED __shared__
 #define BLOCKS const int block = (int)blockIdx.x, blocks = (int)gridDim.x;
 #define EACH_THREAD for (int thread = (int)threadIdx.x, once = 1; once; once = 0)
@@ -33,8 +33,8 @@ typedef unsigned long long uint64_t;
 #define UNROLLED
 #define SQUARE_ROOT __builtin_sqrt
 #define fabs __builtin_fabs
-#define KERNEL void
-#define ARGUMENT const
+#define KERNEL_ALONE(name) void name(void)
+#define KERNEL(name, argument) void name(const argument, int block, int blocks)
 #define SHARED
 #define BLOCKS
 #define EACH_THREAD for (int thread = 0; thread < THREADS; thread++)
