@@ -40,18 +40,22 @@ class Run:
 
 
 class Noted:
-    """A plugin that counts.
+    """A plugin that counts, and writes what came of the run so far whenever something fails.
+
+    Args:
+        target: the file that gets it.
 
     Attributes:
         running: the ids of tests that have begun and not ended; those of all workers.
         quiet_since: by the monotonic clock, when a test last ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: Path) -> None:
+        self._target, self._began = target, time.monotonic()
         self.counts: Counter[str] = Counter()
         self.failures: dict[str, str] = {}
         self.running: set[str] = set()
-        self.quiet_since = time.monotonic()
+        self.quiet_since = self._began
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.running.add(nodeid)
@@ -65,25 +69,28 @@ class Noted:
             lines = report.longreprtext.splitlines()[-12:]
             for title, content in report.sections:  # such as a service's logs
                 lines += [f"--- {title}", *content.splitlines()[-40:]]
-            self.failures[report.nodeid] = "\n".join(lines)
+            self.fail({report.nodeid: "\n".join(lines)})
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.failures[report.nodeid] = report.longreprtext
+            self.fail({report.nodeid: report.longreprtext})
 
-    def write(self, target: Path, began: float, status: int) -> None:
-        took_s = time.monotonic() - began
+    def fail(self, failures: dict[str, str]) -> None:
+        self.failures |= failures
+        self.write(1)
+
+    def write(self, status: int) -> None:
+        took_s = time.monotonic() - self._began
         run = Run(self.counts["passed"], self.counts["skipped"], self.failures, took_s, status)
-        target.write_text(json.dumps(asdict(run)))
+        self._target.write_text(json.dumps(asdict(run)))
 
 
-def watch(noted: Noted, target: Path, began: float, over: Event) -> None:
+def watch(noted: Noted, over: Event) -> None:
     """Ends a run that hangs, and all that it has started. From a thread, as nothing else of it may go on."""
     while not over.wait(1.0):
         if time.monotonic() - noted.quiet_since > QUIET_S:
             hung = sorted(noted.running) or ["the run itself"]
-            noted.failures |= dict.fromkeys(hung, f"it runs, and no test has ended for {QUIET_S:g} s")
-            noted.write(target, began, 1)
+            noted.fail(dict.fromkeys(hung, f"it runs, and no test has ended for {QUIET_S:g} s"))
             for each in psutil.Process().children(recursive=True):
                 with suppress(psutil.Error):  # it ended meanwhile
                     each.kill()
@@ -91,11 +98,11 @@ def watch(noted: Noted, target: Path, began: float, over: Event) -> None:
 
 
 def main(target: Path, arguments: list[str]) -> int:
-    began, noted, over = time.monotonic(), Noted(), Event()
-    Thread(target=watch, args=(noted, target, began, over), daemon=True).start()
+    noted, over = Noted(target), Event()
+    Thread(target=watch, args=(noted, over), daemon=True).start()
     status = int(pytest.main(arguments, plugins=[noted]))
     over.set()
-    noted.write(target, began, status)
+    noted.write(status)
     return status
 
 

@@ -36,8 +36,7 @@ priority (load), and since 2026-11-28 every four seconds another half of the run
 
 
 def once(arguments: list[str], *, quiet: bool = True, stalls: int | None = None) -> Run:
-    """Runs pytest in a process of its own, whose parts stand still by this seed. A run that wrote no result, as it was
-    killed, has failed."""
+    """Runs pytest in a process of its own, whose parts stand still by this seed. A run that was killed has failed."""
     with tempfile.TemporaryDirectory() as folder:
         file, printed = Path(folder) / "run.json", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "tests.stress.once", str(file), *arguments]
@@ -49,11 +48,9 @@ def once(arguments: list[str], *, quiet: bool = True, stalls: int | None = None)
             status = process.wait()
         if (where := stacks(printed.read_text(errors="replace") if quiet else "")) is not None:
             sys.stdout.write(f"{where}\n")
-        if not file.exists():
-            return Run(failures={"the run itself": f"exit code {status}"}, status=status)
-        run = Run(**json.loads(file.read_text()))
-    if run.status and not run.failures:
-        run.failures["the run itself"] = f"pytest ended with {run.status}"
+        run = Run(**json.loads(file.read_text())) if file.exists() else Run(status=status)
+    if status < 0 or (status and not run.failures):
+        run.failures["the run itself"] = f"it ended with {status}"
     return run
 
 

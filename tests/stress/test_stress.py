@@ -125,7 +125,15 @@ def test_whatever_ever_failed_is_listed(
 
 def test_a_run_that_dies_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert run.once([]).failures == {"the run itself": "exit code 1"}
+    assert run.once([]).failures == {"the run itself": "it ended with 1"}
+
+
+def test_what_failed_before_a_run_was_killed_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(
+        "import os\ndef test_bad(): assert 0\ndef test_killed(): os.kill(os.getpid(), 9)\n"
+    )
+    result = run.once([str(tmp_path / "test_one.py"), "-p", "no:cacheprovider"])
+    assert [test.partition("::")[2] or test for test in result.failures] == ["test_bad", "the run itself"]
 
 
 def test_a_test_that_fails_in_its_process_is_told(tmp_path: Path) -> None:
