@@ -185,9 +185,10 @@ def test_a_file_of_a_block_has_the_bounds_of_uploads(whole: Whole, signed_in: Si
     assert added.status_code == 200 and "is added" in added.text
 
 
-def test_a_block_that_was_rejected_says_why(whole: Whole, signed_in: SignedIn) -> None:
-    scene, _ids = whole
-    browser = signed_in("owner")
+def test_a_block_that_was_rejected_says_why(scene: Scene, visit: Callable[[], Browser]) -> None:
+    """In a home of its own: the server of this file's browser reads what waits in the shared one."""
+    browser = visit()
+    browser.sign_in(scene.owner)
     page = Page(browser, registered(browser, scene, "slow-months", 80_000))
     with settings_of(browser, read_at_once_bytes=10):
         arrived = add_block(page, "2026-10", month(80_000))  # the rows of the registration
