@@ -82,7 +82,9 @@ class Noted:
     def write(self, status: int) -> None:
         took_s = time.monotonic() - self._began
         run = Run(self.counts["passed"], self.counts["skipped"], self.failures, took_s, status)
-        self._target.write_text(json.dumps(asdict(run)))
+        half = self._target.with_suffix(".half")  # a run that is killed meanwhile leaves what was whole before
+        half.write_text(json.dumps(asdict(run)))
+        half.replace(self._target)
 
 
 def watch(noted: Noted, over: Event) -> None:
