@@ -57,16 +57,19 @@ class Environment:
         self.python, self.bytes = folder / "bin" / "python", 0
 
     def link(self, *names: str, site: Path | None = None) -> None:
-        """Links distributions into its folder of packages, or into another one, which it does not see by itself."""
+        """Links distributions into its folder of packages, or into another one, which it does not see by itself: a
+        package as a whole, with its compiled modules, and what packages share file by file."""
         for each in needed(list(names)):
             for file in each.files or []:
-                path = Path(str(each.locate_file(file)))
-                if ".." not in file.parts and path.is_file() and path.suffix != ".pyc":
-                    target = (site or self.site) / file
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    if not target.exists():
-                        target.symlink_to(path)
-                        self.bytes += path.stat().st_size if site is None else 0
+                path, package = (Path(str(each.locate_file(name))) for name in (file, file.parts[0]))
+                if ".." in file.parts or not path.is_file():
+                    continue
+                whole = (package / "__init__.py").is_file()
+                target = (site or self.site) / (package.name if whole else file)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if not target.exists():
+                    target.symlink_to(package if whole else path)
+                self.bytes += path.stat().st_size if site is None and path.suffix != ".pyc" else 0
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         command = [str(self.python), "-I", *arguments]

@@ -31,7 +31,7 @@ def alone(service: Service, dataset: str) -> dict[str, Any]:
     return ended
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # by day three machines and then two, below; one and six GPUs in test_ray_gpus.py
 def test_a_job_has_the_same_bits_on_one_two_and_three_machines_and_without_ray(
     service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_machine_that_dies_costs_no_step_twice(
     assert machines.ask("start") == "started"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # by day on GPUs, in test_ray_gpus.py
 def test_a_driver_that_dies_takes_its_ranks_along(
     service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_driver_that_dies_takes_its_ranks_along(
     until(lambda: machines.ask("groups") == "0")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # by day tests/lifecycle/test_room.py
 def test_a_job_too_large_for_the_cluster_waits_and_says_so_and_another_passes(service: Service, dataset: str) -> None:
     large = submit(service, job(dataset, 6))
     small = finished(service, submit(service, job(dataset, 2, steps=6)))
@@ -88,7 +88,7 @@ def test_a_job_too_large_for_the_cluster_waits_and_says_so_and_another_passes(se
     assert finished(service, large)["status"] == "cancelled"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # by day tests/lifecycle/test_room.py, and on GPUs
 def test_a_job_whose_turn_it_is_waits_in_the_queue_while_machines_are_in_use(
     service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_job_whose_turn_it_is_waits_in_the_queue_while_machines_are_in_use(
     assert begun(ended) < begun(later)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # by day on GPUs, in test_ray_gpus.py
 def test_a_cancel_frees_the_machines(service: Service, machines: Machines, dataset: str) -> None:
     running = submit(service, job(dataset, 3, steps=20_000))
     until(lambda: events(service, running, "ready"))  # all ranks have computed the same by then

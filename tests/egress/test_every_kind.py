@@ -67,6 +67,7 @@ class Home:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Home]:
     api = new_api(tmp_path_factory.mktemp("kinds") / "home", migrated_database)
+    api.settings.storage_root.mkdir()  # as the first upload does: a home without one lets nothing out
     yield Home(api)
     api.close()
 
