@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 from httpx import create_ssl_context
 from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from sqlalchemy import create_engine
 from typer.main import get_command
 
@@ -60,6 +62,15 @@ hypothesis.settings.register_profile(
     "night", deadline=None, print_blob=True, database=DirectoryBasedExampleDatabase(EXAMPLES)
 )
 hypothesis.settings.load_profile("day")
+
+
+def constants_of_modules(found: Callable[[], Constants] = providers._get_local_constants) -> Constants:
+    """What hypothesis draws now and then: constants of the modules that are loaded. By day none, as those depend on the
+    tests that ran before."""
+    return Constants() if hypothesis.settings().derandomize else found()
+
+
+providers._get_local_constants = constants_of_modules
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

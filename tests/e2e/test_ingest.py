@@ -16,7 +16,7 @@ from tests import processes
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import csv_spec, job_of, on_postgres, seed_of, until, write_csv
 
-ROWS = 180_000
+ROWS = 20_000
 BACKGROUND = {"SCRIMP_READ_AT_ONCE_BYTES": "0"}
 
 

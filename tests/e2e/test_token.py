@@ -16,7 +16,8 @@ from tests.e2e.conftest import SERVED, Service, job_of, until
 from tests.e2e.test_spine import finished, register, submit
 from tests.tokens import PIN, Token
 
-pytestmark = pytest.mark.slow
+# By day tests/ledger/test_token.py has keys and roots in a token, and test_signer.py a command that fails.
+pytestmark = pytest.mark.nightly
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify.mjs"
 
 

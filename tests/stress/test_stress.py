@@ -10,8 +10,10 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests import spread
 from tests.processes import alive, until
@@ -75,6 +77,19 @@ def test_an_order_is_its_seed_s_whatever_else_is_run(request: pytest.FixtureRequ
     assert len(items) < 5 or one != two
     files = [each.path for each in sorted(request.session.items, key=lambda item: spread.shuffled(1, item))]
     assert sum(first != second for first, second in pairwise(files)) == len(set(files)) - 1
+
+
+def test_what_is_drawn_by_day_depends_on_no_test_before() -> None:
+    """Of the modules that are loaded hypothesis draws constants by night alone. It may be by night that this runs."""
+    mine = hypothesis.settings.get_current_profile_name()
+    try:
+        found = []
+        for name in ("day", "night"):
+            hypothesis.settings.load_profile(name)
+            found.append(len(providers._get_local_constants()))
+    finally:
+        hypothesis.settings.load_profile(mine)
+    assert found[0] == 0 < found[1]
 
 
 def test_what_takes_longest_begins_first(

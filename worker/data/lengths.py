@@ -14,6 +14,7 @@ from torch import Tensor
 from worker.native.flat_steps import STEPS
 
 LANES = 32  # as in steps.c
+WIDENED = 2**15  # columns whose squares are held at once
 
 
 def squared_lengths(numbers: Tensor) -> Tensor:
@@ -27,7 +28,8 @@ def squared_lengths(numbers: Tensor) -> Tensor:
     squares = torch.empty(numbers.shape[0], dtype=torch.float64, device=numbers.device)
     if numbers.device.type == "meta" or (STEPS is not None and STEPS.squares(squares, numbers.contiguous())):
         return squares
-    return _by_lanes(part.double().square() for part in numbers.split(LANES, dim=1))
+    widened = (piece.double().square() for piece in numbers.split(WIDENED, dim=1))
+    return _by_lanes(len(numbers), (part for piece in widened for part in piece.split(LANES, dim=1)))
 
 
 def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
@@ -57,7 +59,7 @@ def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
         c = earlier * (ids[:, t] == ids[:, t - 1] if t else torch.zeros(len(ids)))[:, None]
         lengths += v * (v + (c + c))
         earlier = v + c
-    return _by_lanes(lengths.split(LANES, dim=1))
+    return _by_lanes(len(lengths), lengths.split(LANES, dim=1))
 
 
 def one_by_one(parts: Iterable[Tensor]) -> Tensor:
@@ -69,10 +71,9 @@ def one_by_one(parts: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def _by_lanes(parts: Iterable[Tensor]) -> Tensor:
-    """Σ over float64 (n, LANES), the last of which may be narrower: lane by lane, and then the lanes."""
-    first, *rest_parts = parts
-    lanes = first.new_zeros(len(first), LANES)
-    for part in (first, *rest_parts):
-        lanes[:, : part.shape[1]] += part
+def _by_lanes(rows: int, parts: Iterable[Tensor]) -> Tensor:
+    """Σ over float64 (rows, LANES), the last of which may be narrower: lane by lane, and then the lanes."""
+    lanes = torch.zeros(rows, LANES, dtype=torch.float64)
+    for part in parts:
+        (lanes if part.shape[1] == LANES else lanes[:, : part.shape[1]]).add_(part)
     return one_by_one(lanes.unbind(dim=1))
