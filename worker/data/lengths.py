@@ -29,7 +29,7 @@ def squared_lengths(numbers: Tensor) -> Tensor:
     if numbers.device.type == "meta" or (STEPS is not None and STEPS.squares(squares, numbers.contiguous())):
         return squares
     widened = (piece.double().square() for piece in numbers.split(WIDENED, dim=1))
-    return _by_lanes(len(numbers), (part for piece in widened for part in piece.split(LANES, dim=1)))
+    return _by_lanes(squares, (part for piece in widened for part in piece.split(LANES, dim=1)))
 
 
 def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def squared_lengths_of_rows(ids: Tensor, values: Tensor) -> Tensor:
         c = earlier * (ids[:, t] == ids[:, t - 1] if t else torch.zeros(len(ids)))[:, None]
         lengths += v * (v + (c + c))
         earlier = v + c
-    return _by_lanes(len(lengths), lengths.split(LANES, dim=1))
+    return _by_lanes(squares, lengths.split(LANES, dim=1))
 
 
 def one_by_one(parts: Iterable[Tensor]) -> Tensor:
@@ -71,9 +71,9 @@ def one_by_one(parts: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def _by_lanes(rows: int, parts: Iterable[Tensor]) -> Tensor:
-    """Σ over float64 (rows, LANES), the last of which may be narrower: lane by lane, and then the lanes."""
-    lanes = torch.zeros(rows, LANES, dtype=torch.float64)
+def _by_lanes(rows: Tensor, parts: Iterable[Tensor]) -> Tensor:
+    """Σ over float64 (n, LANES), the last of which may be narrower: lane by lane, and then the lanes. For n rows."""
+    lanes = rows.new_zeros(len(rows), LANES)
     for part in parts:
         (lanes if part.shape[1] == LANES else lanes[:, : part.shape[1]]).add_(part)
     return one_by_one(lanes.unbind(dim=1))
