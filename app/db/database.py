@@ -141,7 +141,8 @@ class Database:
         return None if first == "ok" else first
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections; what a thread still uses, once it is returned."""
+        event.listen(self.engine, "checkin", _close_at_return)
         self.engine.dispose()
 
 
@@ -173,6 +174,10 @@ def _require_begun(connection: Connection, *_: object) -> None:
 
 def _note_return(_connection: Any, record: ConnectionPoolEntry) -> None:
     record.info["returned"] = time.monotonic()
+
+
+def _close_at_return(_connection: Any, record: ConnectionPoolEntry) -> None:
+    record.invalidate()
 
 
 def _ping_after_a_pause(engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:

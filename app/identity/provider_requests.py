@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -23,11 +24,14 @@ class NoAnswer(Exception):
     """The provider cannot be reached, or answers too late, too much, or otherwise than with a JSON object."""
 
 
+authorities = cache(httpcore.default_ssl_context)  # reading their certificates takes 20 ms of a sign-in
+
+
 class Requests:
     """Sends requests until TOTAL_S from now."""
 
     def __init__(self) -> None:
-        self._deadline, self._tls = time.monotonic() + TOTAL_S, httpcore.default_ssl_context()
+        self._deadline, self._tls = time.monotonic() + TOTAL_S, authorities()
 
     def get(self, url: str) -> dict[str, Any]:
         """A published document. Raises NoAnswer."""
