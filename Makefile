@@ -48,7 +48,7 @@ check: lint
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n auto
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.vague_names
 
