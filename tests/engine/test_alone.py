@@ -81,6 +81,15 @@ def test_what_it_requires_is_what_was_linked() -> None:
     assert project["version"] == service["version"]
 
 
+@pytest.mark.nightly  # by day the archive's wheel trains, above, and has every module that is imported, below
+def test_a_source_archive_makes_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+    names = []
+    for each in (wheel, build(tmp_path, source / "engine", "wheel")):
+        with zipfile.ZipFile(each) as packed:
+            names.append({name for name in packed.namelist() if "dist-info" not in name})
+    assert names[0] == names[1]
+
+
 def test_the_wheel_s_text_is_the_repository_s(wheel: Path) -> None:
     """But for the names of rooms: one engine."""
     with zipfile.ZipFile(wheel) as packed:
