@@ -55,11 +55,13 @@ NEVER = 2**31 - 1  # collections of the young after which Python looks at all: i
 WHOLE = 500  # tests between two looks at all objects
 
 # By day the same examples each time; by night (--hypothesis-profile night) others, of which those that fail are kept.
-# No outcome depends on how fast the machine is.
+# No outcome depends on how fast the machine is. Both begin at hypothesis's default: without a parent they would begin
+# at its profile for CI where CI is in the environment, which draws the same examples each night.
 EXAMPLES = Path(__file__).resolve().parents[1] / ".hypothesis" / "examples"
-hypothesis.settings.register_profile("day", deadline=None, derandomize=True, database=None)
+DEFAULT = hypothesis.settings.get_profile("default")
+hypothesis.settings.register_profile("day", DEFAULT, deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile(
-    "night", deadline=None, print_blob=True, database=DirectoryBasedExampleDatabase(EXAMPLES)
+    "night", DEFAULT, deadline=None, print_blob=True, database=DirectoryBasedExampleDatabase(EXAMPLES)
 )
 hypothesis.settings.load_profile("day")
 
