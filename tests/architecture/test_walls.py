@@ -70,6 +70,12 @@ def test_an_attempt_does_not_load_torchs_compiler() -> None:
     assert loaded_by(start + check) & {"torch", "torch._inductor"} == {"torch"}
 
 
+@pytest.mark.parametrize("module", ["worker.tasks", "worker.cluster.group", "worker.cluster.node"])
+def test_what_starts_attempts_does_not_load_torch(module: str) -> None:
+    """That took two seconds of each start and 280 MB of each process. Attempts' own processes load it."""
+    assert loaded_by(f"import {module}") == {"numpy"}
+
+
 def test_the_probe_sees_what_is_loaded() -> None:
     assert loaded_by("import scipy.stats") == {"numpy", "scipy.stats"}
 

@@ -37,7 +37,7 @@ import ray
 import ray.cluster_utils
 
 from worker import tasks
-from worker.attempt.rank_processes import PEER_GONE, exit_status
+from worker.attempt.exit_statuses import PEER_GONE, exit_status
 from worker.cluster import group as cluster_group
 from worker.cluster.group import CARD, Cluster, Group
 from worker.cluster.links import LinksError

@@ -11,7 +11,7 @@ from app.settings import Settings
 from app.storage import parts
 from app.storage.bucket import Bucket
 from tests.worker.support import Supervisor, dense, spec, start_of, stored_part
-from worker.attempt.rank_processes import PEER_GONE, exit_status
+from worker.attempt.exit_statuses import PEER_GONE, exit_status
 from worker.cluster.node import CRASHED, Told, _status
 
 KEY = "datasets/ds_1/p_1/train.npz"

@@ -24,10 +24,11 @@ import torch
 
 from worker.attempt import confined
 from worker.attempt.answering import Sums, answer
+from worker.attempt.exit_statuses import PEER_GONE, exit_status
 from worker.attempt.failure_codes import StopRequested, failed_module, failure_code
 from worker.attempt.link import SupervisorLink
 from worker.attempt.policy import policy_of
-from worker.attempt.rank_processes import PEER_GONE, Forked, Others, exit_status, fork_ranks, on_ring
+from worker.attempt.rank_processes import Forked, Others, fork_ranks, on_ring
 from worker.attempt.running import run_rank, train
 from worker.attempt.second_user import User
 from worker.channel import Channel

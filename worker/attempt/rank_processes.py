@@ -13,21 +13,18 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from torch import Tensor
 
 from app.sandbox.confinement import die_with
 from core.contracts.base import Document
 from worker.attempt.exchange import Exchange
+from worker.attempt.exit_statuses import PEER_GONE, failure_of
 from worker.attempt.ring import RingRanks
 from worker.data.ranks import ALONE, Ranks, RanksError
 from worker.messages import Checkpoint, Digest, FailureCode, Resalt
 from worker.training.loop import Link
 
-CODES: tuple[FailureCode, ...] = get_args(FailureCode)
-PEER_GONE = 63  # the exit status of a rank that found another one gone: the other one's status says why
-FIRST_CODE = 64  # exit statuses from here on name the failure that ended a rank
 SETTLE_S = 10.0
 
 
@@ -73,16 +70,6 @@ def fork_ranks(size: int) -> Forked:
 def on_ring(rank: int, size: int, link: int) -> Forked:
     """This process as one rank of several machines (worker.cluster). `link`: the socket that leads to the others."""
     return Forked(rank, size, (os.getpid(),), RingRanks(rank, size, socket.socket(fileno=link)))
-
-
-def exit_status(code: FailureCode) -> int:
-    """The exit status by which a rank tells rank 0 why it failed."""
-    return FIRST_CODE + CODES.index(code)
-
-
-def failure_of(status: int) -> FailureCode | None:
-    """Why a rank failed, if its exit status names it."""
-    return CODES[status - FIRST_CODE] if FIRST_CODE <= status < FIRST_CODE + len(CODES) else None
 
 
 class Others:

@@ -35,11 +35,11 @@ from worker import messages
 from worker.attempt.attempt_watch import TICK_S, Watch
 from worker.attempt.audited import finding_of
 from worker.attempt.code_release import release
+from worker.attempt.exit_statuses import PEER_GONE
 from worker.attempt.fork_server import EXITED, ForkServer, Process
 from worker.attempt.job_checkpoints import Checkpoints, Saved
 from worker.attempt.output_files import read_artifact, take_over
 from worker.attempt.output_folders import clear, output_folder
-from worker.attempt.rank_processes import PEER_GONE
 from worker.attempt.start import Elsewhere, Inputs, Machine, NoiseSecrets, start_message
 from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts

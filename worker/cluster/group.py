@@ -32,8 +32,8 @@ from app.settings import Settings
 from core.contracts.devices import Kind
 from core.errors import StaleAttempt, TransientError, Unavailable
 from worker.attempt.code_release import release
+from worker.attempt.exit_statuses import PEER_GONE, failure_of
 from worker.attempt.fork_server import ForkServer
-from worker.attempt.rank_processes import PEER_GONE, failure_of
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.cluster.links import RING, START, Bridge, Port, send_whole
 from worker.cluster.node import CRASHED, Node, Offer, Told

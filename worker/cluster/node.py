@@ -26,8 +26,8 @@ from core.parts.damage import DataDamagedError
 from core.parts.sealed import header_of
 from worker import messages
 from worker.attempt.code_release import release
+from worker.attempt.exit_statuses import exit_status, failure_of
 from worker.attempt.fork_server import EXITED, ForkServer
-from worker.attempt.rank_processes import exit_status, failure_of
 from worker.attempt.user_checks import user_of
 from worker.channel import Channel
 from worker.cluster.links import RING, START, Address, Bridge, LinksError, Port, receive_whole

@@ -7,13 +7,15 @@ passes is exchanged.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from core.errors import TransientError
+
+if TYPE_CHECKING:  # those that start ranks load no torch
+    from torch import Tensor
 
 
 class RanksError(TransientError):
