@@ -104,7 +104,7 @@ def main(count: int, cpus: int = 1, gpus: int = 0) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what Ray prints, of machines that died, is no answer
     plain: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": STORE_BYTES}
-    plain |= {"node_ip_address": HERE, "include_dashboard": False}
+    plain |= {"node_ip_address": HERE, "include_dashboard": False, "include_log_monitor": False}
     cluster = Cluster(initialize_head=True, head_node_args=plain)
     machines = [cluster.head_node, *(cluster.add_node(**plain) for _ in range(count - 1))]
     ray.init(address=cluster.address, log_to_driver=False)

@@ -52,7 +52,12 @@ submit = lifecycle.submit
 @pytest.fixture(scope="module")
 def machines() -> Iterator[str]:
     """The address of a cluster of this process's machine, and one with other GPUs."""
-    plain = {"include_dashboard": False, "object_store_memory": 80 * 2**20, "node_ip_address": HERE}
+    plain = {
+        "include_dashboard": False,
+        "include_log_monitor": False,
+        "object_store_memory": 80 * 2**20,
+        "node_ip_address": HERE,
+    }
     here = {"num_cpus": 1, "num_gpus": 2, "labels": {CARD: "one"}}
     alone = {"_system_config": {"memory_monitor_refresh_ms": 0}}  # else what other tests take may end a task
     both = ray.cluster_utils.Cluster(initialize_head=True, head_node_args=plain | here | alone)

@@ -45,8 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     with socket.create_server((HERE, 0)) as free:
         port = free.getsockname()[1]
     env = environment(f"{HERE}:{port}")
-    on_loopback = [f"--node-ip-address={HERE}", f"--port={port}", "--include-dashboard=false"]
-    started = [str(RAY), "start", "--head", "--block", f"--object-store-memory={STORE_BYTES}", *on_loopback]
+    on_loopback = [f"--node-ip-address={HERE}", f"--port={port}"]
+    unread = ["--include-dashboard=false", "--include-log-monitor=false"]
+    started = [str(RAY), "start", "--head", "--block", f"--object-store-memory={STORE_BYTES}", *on_loopback, *unread]
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: signals.append(received))
