@@ -139,23 +139,31 @@ def _fewest_upward(graph: Graph, circle: frozenset[str]) -> frozenset[Arrow]:
 
 @cache
 def _fewest(arrows: frozenset[Arrow]) -> frozenset[Arrow]:
-    """The fewest of a circle's arrows that point up, over all orders of nodes; by dynamic programming over subsets."""
-    circle = frozenset(by for by, _ in arrows)
-    graph = {node: frozenset(to for by, to in arrows if by == node) for node in circle}
-    nodes = sorted(circle)
+    """The fewest of a circle's arrows that point up, over all orders of nodes; by dynamic programming over subsets.
+
+    Nodes and arrows are bits. Of as many arrows the first in the alphabet, which has the highest bit, counts.
+    """
+    nodes, alphabet = sorted({by for by, _ in arrows}), sorted(arrows, reverse=True)
     if len(nodes) > MOST_IN_CIRCLE:
         raise ValueError(f"a circle of {len(nodes)} is too large to measure")
-    best: dict[frozenset[str], frozenset[Arrow]] = {frozenset(): frozenset()}
+    bit_of = {node: 1 << number for number, node in enumerate(nodes)}
+    leaving: dict[int, list[tuple[int, int]]] = {bit: [] for bit in bit_of.values()}
+    for number, (by, to) in enumerate(alphabet):
+        leaving[bit_of[by]].append((bit_of[to], 1 << number))
+    best = {0: (0, 0)}
     for _ in nodes:  # what lies at the bottom, one node more in each round
-        larger: dict[frozenset[str], frozenset[Arrow]] = {}
-        for below, upward in best.items():
-            for node in circle - below:
-                more = upward | {(node, to) for to in graph[node] - below - {node}}
-                now = below | {node}
-                if now not in larger or (len(more), sorted(more)) < (len(larger[now]), sorted(larger[now])):
-                    larger[now] = more
+        larger: dict[int, tuple[int, int]] = {}
+        for below, (count, upward) in best.items():
+            for node, out in leaving.items():
+                if node & below:
+                    continue
+                now, more = below | node, [arrow for bit, arrow in out if not bit & below]
+                found = (count + len(more), -upward - sum(more))
+                if now not in larger or found < (larger[now][0], -larger[now][1]):
+                    larger[now] = (found[0], -found[1])
         best = larger
-    return best[circle]
+    ((_, upward),) = best.values()
+    return frozenset(arrow for number, arrow in enumerate(alphabet) if upward >> number & 1)
 
 
 def table(graphs: Mapping[str, Graph]) -> str:

@@ -22,7 +22,7 @@ applies from `from_step` until a later segment in the list begins. Blocks that i
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
@@ -99,6 +99,22 @@ FAILURE_TEXTS: dict[FailureCode, str] = {
         "operator to raise SCRIMP_ATTEMPT_MEMORY_BYTES."
     ),
 }
+
+# A rank has no supervisor: it tells why it failed by its exit status.
+PEER_GONE = 63  # it found another rank gone: that one's status says why
+FIRST_CODE = 64  # exit statuses from here on name the failure
+CODES: tuple[FailureCode, ...] = get_args(FailureCode)
+
+
+def exit_status(code: FailureCode) -> int:
+    """The exit status by which a rank tells rank 0 why it failed."""
+    return FIRST_CODE + CODES.index(code)
+
+
+def failure_of(status: int) -> FailureCode | None:
+    """Why a rank failed, if its exit status names it."""
+    return CODES[status - FIRST_CODE] if FIRST_CODE <= status < FIRST_CODE + len(CODES) else None
+
 
 # Warnings in `finished`.
 WarningCode = Literal[

@@ -215,7 +215,7 @@ def test_a_store_without_conditions_is_no_store(well: Settings, monkeypatch: pyt
             """Says nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "x")

@@ -38,7 +38,7 @@ def service(answer: dict[str, Any]) -> Iterator[str]:
             """Says nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

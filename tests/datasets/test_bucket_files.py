@@ -120,7 +120,7 @@ def test_a_large_object_is_fetched_in_the_background_as_it_was_accepted(make_api
 @contextmanager
 def a_server(answer: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), answer)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ from app.settings import Settings
 Claims = dict[str, Any]
 CALLBACK = "http://testserver/dashboard/sign-in/callback"
 CLIENT, SECRET = "scrimp", "a secret of the client"
+
+
+@cache
+def _key() -> RSAKey:
+    """One for all providers: to generate it takes a tenth of a second."""
+    return RSAKey.generate_key(2048)
 
 
 class _Client:
@@ -89,7 +96,7 @@ class LocalProvider:
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
         self.person: Claims = {"sub": "u-ann", "preferred_username": "ann", "groups": ["ml"]}
-        self.key, self.other_key = RSAKey.generate_key(2048), ECKey.generate_key("P-256")
+        self.key, self.other_key = _key(), ECKey.generate_key("P-256")
         self.key_id = "first"
         self.forge: Callable[[Claims], str] = self.sign
         self.hold: Callable[[], object] = lambda: None  # before it answers with its document
@@ -203,7 +210,7 @@ def local_provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalProvider]:
         port = bound.getsockname()[1]
         provider = LocalProvider(f"http://127.0.0.1:{port}")
         server = make_server("127.0.0.1", port, _app(provider), threaded=True, fd=bound.fileno())
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield provider

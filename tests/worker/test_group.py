@@ -37,11 +37,11 @@ import ray
 import ray.cluster_utils
 
 from worker import tasks
-from worker.attempt.exit_statuses import PEER_GONE, exit_status
 from worker.cluster import group as cluster_group
 from worker.cluster.group import CARD, Cluster, Group
 from worker.cluster.links import LinksError
 from worker.cluster.node import CRASHED
+from worker.messages import PEER_GONE, exit_status
 
 DIES = "its process dies"
 PATIENCE_S = 120.0  # Ray starts a process for a task, or takes room back, also where all of it stands still meanwhile

@@ -11,8 +11,8 @@ from app.settings import Settings
 from app.storage import parts
 from app.storage.bucket import Bucket
 from tests.worker.support import Supervisor, dense, spec, start_of, stored_part
-from worker.attempt.exit_statuses import PEER_GONE, exit_status
 from worker.cluster.node import CRASHED, Told, _status
+from worker.messages import PEER_GONE, exit_status
 
 KEY = "datasets/ds_1/p_1/train.npz"
 SHAPE = {"records_train": 120, "records_holdout": 20, "features": 5, "outputs": 3, "sparse": False}

@@ -16,8 +16,8 @@ from worker.data.ranks import RanksError
 # Each case ends rank 0, so it runs in a fork. Rank 0 waits for the ends of all ranks, in whatever order they happen.
 CASES = """
 import os, signal, sys
-from worker.attempt.exit_statuses import PEER_GONE, exit_status
 from worker.attempt.rank_processes import Others
+from worker.messages import PEER_GONE, exit_status
 
 ENDS = {
     "failed": lambda: os._exit(exit_status("data-damaged")),

@@ -24,7 +24,6 @@ import torch
 
 from worker.attempt import confined
 from worker.attempt.answering import Sums, answer
-from worker.attempt.exit_statuses import PEER_GONE, exit_status
 from worker.attempt.failure_codes import StopRequested, failed_module, failure_code
 from worker.attempt.link import SupervisorLink
 from worker.attempt.policy import policy_of
@@ -35,6 +34,7 @@ from worker.channel import Channel
 from worker.data.ranks import ALONE, Ranks, RanksDifferError, RanksError
 from worker.messages import (
     FAILURE_TEXTS,
+    PEER_GONE,
     TO_CHILD,
     Failed,
     FailureCode,
@@ -43,6 +43,7 @@ from worker.messages import (
     ProtocolError,
     Start,
     Stopped,
+    exit_status,
 )
 from worker.predicting.predict import predicted
 from worker.statistics import answer_files as answers

@@ -19,10 +19,9 @@ from torch import Tensor
 from app.sandbox.confinement import die_with
 from core.contracts.base import Document
 from worker.attempt.exchange import Exchange
-from worker.attempt.exit_statuses import PEER_GONE, failure_of
 from worker.attempt.ring import RingRanks
 from worker.data.ranks import ALONE, Ranks, RanksError
-from worker.messages import Checkpoint, Digest, FailureCode, Resalt
+from worker.messages import PEER_GONE, Checkpoint, Digest, FailureCode, Resalt, failure_of
 from worker.training.loop import Link
 
 SETTLE_S = 10.0

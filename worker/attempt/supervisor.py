@@ -35,7 +35,6 @@ from worker import messages
 from worker.attempt.attempt_watch import TICK_S, Watch
 from worker.attempt.audited import finding_of
 from worker.attempt.code_release import release
-from worker.attempt.exit_statuses import PEER_GONE
 from worker.attempt.fork_server import EXITED, ForkServer, Process
 from worker.attempt.job_checkpoints import Checkpoints, Saved
 from worker.attempt.output_files import read_artifact, take_over
@@ -45,6 +44,7 @@ from worker.attempt.user_checks import user_of
 from worker.attempt.verdicts import FILE, Hearing, Verdicts
 from worker.channel import Channel
 from worker.data.ranks import RanksError
+from worker.messages import PEER_GONE
 
 logger = logging.getLogger(__name__)
 

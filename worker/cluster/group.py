@@ -32,13 +32,12 @@ from app.settings import Settings
 from core.contracts.devices import Kind
 from core.errors import StaleAttempt, TransientError, Unavailable
 from worker.attempt.code_release import release
-from worker.attempt.exit_statuses import PEER_GONE, failure_of
 from worker.attempt.fork_server import ForkServer
 from worker.attempt.supervisor import STOPPING, run_attempt
 from worker.cluster.links import RING, START, Bridge, Port, send_whole
 from worker.cluster.node import CRASHED, Node, Offer, Told
 from worker.data.ranks import RanksError
-from worker.messages import FailureCode, Start
+from worker.messages import PEER_GONE, FailureCode, Start, failure_of
 
 logger = logging.getLogger(__name__)
 GROW_S = 300.0  # a cluster that grows on demand takes minutes to start machines

@@ -26,12 +26,11 @@ from core.parts.damage import DataDamagedError
 from core.parts.sealed import header_of
 from worker import messages
 from worker.attempt.code_release import release
-from worker.attempt.exit_statuses import exit_status, failure_of
 from worker.attempt.fork_server import EXITED, ForkServer
 from worker.attempt.user_checks import user_of
 from worker.channel import Channel
 from worker.cluster.links import RING, START, Address, Bridge, LinksError, Port, receive_whole
-from worker.messages import Part, Start
+from worker.messages import Part, Start, exit_status, failure_of
 
 CRASHED = -1  # the status of a rank that a signal ended, or that may do better in another attempt
 DRAIN_S = 60.0  # in which the next rank reads what an ended one said
