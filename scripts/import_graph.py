@@ -141,7 +141,7 @@ def _fewest_upward(graph: Graph, circle: frozenset[str]) -> frozenset[Arrow]:
 def _fewest(arrows: frozenset[Arrow]) -> frozenset[Arrow]:
     """The fewest of a circle's arrows that point up, over all orders of nodes; by dynamic programming over subsets.
 
-    Nodes and arrows are bits. Of as many arrows the first in the alphabet, which has the highest bit, counts.
+    Nodes and arrows are bits. Of sets of as many arrows the first in the alphabet counts: that of the highest bits.
     """
     nodes, alphabet = sorted({by for by, _ in arrows}), sorted(arrows, reverse=True)
     if len(nodes) > MOST_IN_CIRCLE:
@@ -150,20 +150,18 @@ def _fewest(arrows: frozenset[Arrow]) -> frozenset[Arrow]:
     leaving: dict[int, list[tuple[int, int]]] = {bit: [] for bit in bit_of.values()}
     for number, (by, to) in enumerate(alphabet):
         leaving[bit_of[by]].append((bit_of[to], 1 << number))
-    best = {0: (0, 0)}
-    for _ in nodes:  # what lies at the bottom, one node more in each round
+    best = {0: (0, 0)}  # of what lies at the bottom: how many arrows point up, and minus their bits
+    for _ in nodes:  # one node more in each round
         larger: dict[int, tuple[int, int]] = {}
-        for below, (count, upward) in best.items():
+        for below, (count, minus) in best.items():
             for node, out in leaving.items():
-                if node & below:
-                    continue
-                now, more = below | node, [arrow for bit, arrow in out if not bit & below]
-                found = (count + len(more), -upward - sum(more))
-                if now not in larger or found < (larger[now][0], -larger[now][1]):
-                    larger[now] = (found[0], -found[1])
+                if not node & below:
+                    more = [arrow for to, arrow in out if not to & below]
+                    found = count + len(more), minus - sum(more)
+                    larger[below | node] = min(found, larger.get(below | node, found))
         best = larger
-    ((_, upward),) = best.values()
-    return frozenset(arrow for number, arrow in enumerate(alphabet) if upward >> number & 1)
+    ((_, minus),) = best.values()
+    return frozenset(arrow for number, arrow in enumerate(alphabet) if -minus >> number & 1)
 
 
 def table(graphs: Mapping[str, Graph]) -> str:

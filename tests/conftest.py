@@ -58,11 +58,11 @@ WHOLE = 500  # tests between two looks at all objects
 # No outcome depends on how fast the machine is. Both begin at hypothesis's default: without a parent they would begin
 # at its profile for CI where CI is in the environment, which draws the same examples each night.
 EXAMPLES = Path(__file__).resolve().parents[1] / ".hypothesis" / "examples"
-DEFAULT = hypothesis.settings.get_profile("default")
-hypothesis.settings.register_profile("day", DEFAULT, deadline=None, derandomize=True, database=None)
-hypothesis.settings.register_profile(
-    "night", DEFAULT, deadline=None, print_blob=True, database=DirectoryBasedExampleDatabase(EXAMPLES)
+BOTH = hypothesis.settings(
+    hypothesis.settings.get_profile("default"), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile("day", BOTH, derandomize=True, database=None)
+hypothesis.settings.register_profile("night", BOTH, print_blob=True, database=DirectoryBasedExampleDatabase(EXAMPLES))
 hypothesis.settings.load_profile("day")
 
 

@@ -39,7 +39,7 @@ def upload(folder: Path, chunks: list[bytes], max_file_bytes: int = 1000, max_sp
     return made.check()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(st.lists(st.integers(0, len(BODY)), max_size=12))
 def test_chunks_do_not_matter(tmp_path: Path, cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(BODY)]

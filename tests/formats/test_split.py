@@ -68,7 +68,7 @@ def test_text_and_label_can_not_be_moved_into_each_other() -> None:
     assert len(set(text_contents(["ab", "a", "", "abc"], [b"c", b"bc", b"abc", b""]))) == 4
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=10)
 @given(st.integers(0, 2**20), st.permutations(range(40)))
 def test_the_parts_are_disjoint_and_whole_in_any_order(tmp_path: Path, seed: int, order: list[int]) -> None:
     rows = number_rows(40, seed)

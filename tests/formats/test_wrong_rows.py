@@ -273,7 +273,7 @@ def test_arrow_reads_typed_cells_as_the_definition_does(array: pa.Array) -> None
         assert str(by_column(array, coder)) == str(one_by_one(array.to_pylist(), coder))
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     rows=st.lists(st.tuples(*[st.text(alphabet='a1,;"\n\r é\t', max_size=5)] * 2), min_size=1, max_size=6),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),

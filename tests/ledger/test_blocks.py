@@ -211,7 +211,7 @@ MOVES = st.tuples(
 )
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(MOVES, max_size=12))
 def test_random_histories_are_those_of_a_serial_model(db: Database, moves: list[Move]) -> None:
     ids = sorted(open_ledger(db, holdout=False) for _ in range(3))

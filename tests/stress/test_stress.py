@@ -92,6 +92,13 @@ def test_what_is_drawn_by_day_depends_on_no_test_before() -> None:
     assert found[0] == 0 < found[1]
 
 
+def test_examples_depend_neither_on_ci_in_the_environment_nor_on_how_fast_a_machine_is() -> None:
+    day, night = map(hypothesis.settings.get_profile, ("day", "night"))
+    assert (day.derandomize, night.derandomize) == (True, False)
+    for each in (day, night):
+        assert each.deadline is None and hypothesis.HealthCheck.too_slow in each.suppress_health_check
+
+
 def test_what_takes_longest_begins_first(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
