@@ -72,7 +72,7 @@ def test_an_attempt_does_not_load_torchs_compiler() -> None:
 
 @pytest.mark.parametrize("module", ["worker.tasks", "worker.cluster.group", "worker.cluster.node"])
 def test_what_starts_attempts_does_not_load_torch(module: str) -> None:
-    """That took two seconds of each start and 280 MB of each process. Attempts' own processes load it."""
+    """That took two seconds of each start and 250 MB of each process. Attempts' own processes load it."""
     assert loaded_by(f"import {module}") == {"numpy"}
 
 
