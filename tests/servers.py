@@ -1,4 +1,5 @@
-"""Real servers for tests, started once a session and stopped at its end: PostgreSQL and Redis, without root."""
+"""Real servers for tests, started once a session and stopped at its end: PostgreSQL and Redis, without root. And such
+as a test has in its own process."""
 
 from __future__ import annotations
 
@@ -16,9 +17,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from socketserver import BaseServer
+from threading import Thread
+from typing import Any, TypeVar
 
 import psycopg
+
+Answers = TypeVar("Answers", bound=BaseServer)
 
 # Nothing here outlives the tests: no need to wait for the disk. Dropping a database takes 20 ms instead of a second.
 UNSAFE_AND_FAST = (
@@ -243,3 +248,16 @@ def s3() -> Iterator[S3]:
             yield S3(port)
         finally:
             process.terminate()
+
+
+@contextmanager
+def answering(server: Answers) -> Iterator[Answers]:
+    """A server of this process, which answers in a thread until the block ends: it looks each 10 ms whether it has."""
+    with server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

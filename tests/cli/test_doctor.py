@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from datetime import timedelta
 from email.utils import formatdate
@@ -24,6 +23,7 @@ from app.storage.s3 import client
 from core.ids import now
 from scrimp.cli import app
 from scrimp_server.doctor import Finding, examine
+from tests import servers
 from tests.dashboard.scene import Scene
 from tests.factories import add_dataset
 
@@ -214,13 +214,9 @@ def test_a_store_without_conditions_is_no_store(well: Settings, monkeypatch: pyt
         def log_message(self, format: str, *args: object) -> None:
             """Says nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), Old)) as server:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "x")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         found = faults(in_buckets(well, "", "s3://bucket"))
-        server.shutdown()
-        thread.join()
     assert "(If-None-Match)" in found["bucket"].says

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from scrimp import Client
 from scrimp.cli import app
 from scrimp.errors import ScrimpError, UnexpectedAnswer
 from scrimp.models import Ledger
+from tests import servers
 from tests.factories import job_answer
 
 JOB = json.loads(json.dumps(job_answer({}), default=str))
@@ -37,14 +37,8 @@ def service(answer: dict[str, Any]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Says nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), Other)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from app.datasets.reader import Reader
 from app.storage.s3 import client
 from core.disk import Room
 from core.errors import InvalidRequest, Unavailable
+from tests import servers
 from tests.datasets.conftest import CSV, Api, MakeApi, spec
 
 
@@ -119,15 +119,8 @@ def test_a_large_object_is_fetched_in_the_background_as_it_was_accepted(make_api
 
 @contextmanager
 def a_server(answer: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), answer)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), answer)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class Quiet(BaseHTTPRequestHandler):

@@ -226,7 +226,7 @@ def by_column(found: cell_blocks.Cells, coder: Any) -> list[Any]:
     ]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(st.lists(NUMBERS, max_size=8), st.sampled_from([text_number, comma_number, float]))
 def test_arrow_reads_texts_as_the_definition_does(texts: list[str], number: Callable[[Any], float]) -> None:
     column = NumberColumn.model_validate(

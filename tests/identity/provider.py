@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from joserfc.jwk import ECKey, RSAKey
 from werkzeug.serving import make_server
 
 from app.settings import Settings
+from tests import servers
 
 Claims = dict[str, Any]
 CALLBACK = "http://testserver/dashboard/sign-in/callback"
@@ -210,14 +210,8 @@ def local_provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalProvider]:
         port = bound.getsockname()[1]
         provider = LocalProvider(f"http://127.0.0.1:{port}")
         server = make_server("127.0.0.1", port, _app(provider), threaded=True, fd=bound.fileno())
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with servers.answering(server):
         yield provider
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def unsigned(claims: Claims) -> str:

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import func, select
@@ -178,5 +178,5 @@ def test_histories(db: Database, histories: int) -> None:
     machine = type("Machine", (LedgerMachine,), {"db": db})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=histories, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]),
+        settings=settings(max_examples=histories, stateful_step_count=25),
     )

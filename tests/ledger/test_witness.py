@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +41,7 @@ from scrimp.cli import app
 from scrimp.cli import app as cli
 from scrimp.transparency import COSIGNATURE, ED25519, LOG, Key, Note
 from scrimp.witness import Refused, Witness, accept_gap, serve
+from tests import servers
 from tests.factories import add_dataset, job_spec
 from tests.ledger.support import OWNER, add_owner, hold, open_ledger
 from tests.ledger.test_anchors import unheard
@@ -64,12 +64,8 @@ def witness(tmp_path: Path) -> Witness:
 
 @contextmanager
 def listening(witness: Witness) -> Iterator[str]:
-    with serve(witness, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with servers.answering(serve(witness, "127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]} {witness.key}"
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import threading
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -25,6 +24,7 @@ from app.settings import Settings
 from app.webhooks.sending import Result, send, trust
 from app.webhooks.targets import parse
 from core.ids import now
+from tests import servers
 from tests.e2e.conftest import until
 from tests.webhooks.conftest import Hook, Receiver, deliveries, send_a_test
 
@@ -100,13 +100,8 @@ def test_tls_checks_the_certificate_of_the_name(tmp_path: Path, host: str, trust
     certificate, private = self_signed(tmp_path, "hooks.test")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, private)
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            target = parse(f"https://{host}:{server.server_port}/")
-            assert send(target, ["127.0.0.1"], {}, b"{}", trust(certificate if trusted else None)) == result
-        finally:
-            server.shutdown()
-            thread.join(300)
+    made = HTTPServer(("127.0.0.1", 0), Answers)
+    made.socket = context.wrap_socket(made.socket, server_side=True)
+    with servers.answering(made) as server:
+        target = parse(f"https://{host}:{server.server_port}/")
+        assert send(target, ["127.0.0.1"], {}, b"{}", trust(certificate if trusted else None)) == result
