@@ -153,21 +153,11 @@ COMPILED = @$(BIN)/python -c "from core.native import library; raise SystemExit(
   || { $(BIN)/python -m pip install -qq -c constraints.txt ziglang && $(BIN)/python core/native/build.py; } \
   || echo "Parts of a step are not compiled: they run in Python, slower and with the same bits"
 
-# A changed version or dependency renews the stamps. `dev` includes everything in `demo`.
-.venv/.dev: $(PINS) | .venv/bin/python
+# A changed version or dependency renews the stamps. `dev` and `bench` include everything in `demo`. pip compiles modules
+# one after the other; here all processors do, what they can: some are for a newer Python.
+.venv/.dev .venv/.demo .venv/.bench: $(PINS) | .venv/bin/python
 	@echo "Installing into .venv (minutes, the first time) ..."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e ./client -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --no-compile -c constraints.txt -e ./client -e '.[$(@F:.%=%)]'
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	$(COMPILED)
-	@touch .venv/.dev .venv/.demo
-
-.venv/.demo: $(PINS) | .venv/bin/python
-	@echo "Installing into .venv (minutes, the first time) ..."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e ./client -e '.[demo]'
-	$(COMPILED)
-	@touch .venv/.demo
-
-.venv/.bench: $(PINS) | .venv/bin/python
-	@echo "Installing into .venv (minutes, the first time) ..."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e ./client -e '.[bench]'
-	$(COMPILED)
-	@touch .venv/.bench .venv/.demo
+	@touch $@ .venv/.demo

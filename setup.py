@@ -55,10 +55,10 @@ class Build(build_py):
 
 
 class Native(Distribution):
-    """Platform-dependent if the library was built."""
+    """Platform-dependent if the library was built. For metadata, which pip asks for before, nothing is."""
 
     def has_ext_modules(self):
-        return compiled() is not None
+        return self.commands != ["dist_info"] and compiled() is not None
 
 
 class Wheel(bdist_wheel):

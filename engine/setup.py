@@ -101,13 +101,13 @@ class Build(build_py):
 
 
 class Engine(Distribution):
-    """Has modules that setuptools does not look for, and is platform-dependent if the library was built."""
+    """Has modules that setuptools does not look for. As the service's, platform-dependent if the library was built."""
 
     def has_pure_modules(self):
         return True
 
     def has_ext_modules(self):
-        return compiled() is not None
+        return self.commands != ["dist_info"] and compiled() is not None
 
 
 class Wheel(bdist_wheel):

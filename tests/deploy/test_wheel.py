@@ -118,27 +118,43 @@ def _become(_path: str, _line: list[str]) -> None:
 
 
 HOOK = "from setuptools import build_meta; print('asks for', build_meta.get_requires_for_build_wheel())"
+METADATA = "from setuptools import build_meta; print('has', build_meta.prepare_metadata_for_build_wheel('.'))"
+
+
+def asked(folder: Path, hook: str, tools: Path) -> str:
+    """What pip is told by a copy of the project that it is about to build, where `tools` are all there are."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    for package in ("app", "core", "scrimp", "scrimp_server", "worker"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
+    shutil.copytree(ROOT / "core" / "native", folder / "core" / "native", ignore=LEFT)
+    environment = {name: value for name, value in os.environ.items() if name != "CC"} | {"PATH": str(tools)}
+    command = [sys.executable, "-c", hook]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 @pytest.mark.skipif(find_spec("ziglang") is not None, reason="the package is installed here: it is the compiler")
 @pytest.mark.parametrize(("path", "wanted"), [("with", "[]"), ("without", "['ziglang']")])
 def test_a_build_without_a_compiler_fetches_one(tmp_path: Path, path: str, wanted: str) -> None:
-    """As pip asks a project before it builds it."""
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    for package in ("app", "core", "scrimp", "scrimp_server", "worker"):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").touch()
-    shutil.copytree(ROOT / "core" / "native", tmp_path / "core" / "native", ignore=LEFT)
     tools = tmp_path / "tools"
     tools.mkdir()
     if path == "with":
         (tools / "cc").symlink_to("/bin/true")
-    environment = {name: value for name, value in os.environ.items() if name != "CC"} | {"PATH": str(tools)}
-    done = subprocess.run(
-        [sys.executable, "-c", HOOK], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert f"asks for {wanted}" in done.stdout, done.stdout + done.stderr
+    said = asked(tmp_path, HOOK, tools)
+    assert f"asks for {wanted}" in said, said
+
+
+@pytest.mark.skipif(find_spec("ziglang") is not None, reason="the package is installed here: it is the compiler")
+def test_a_wheel_s_metadata_are_told_without_compiling(tmp_path: Path) -> None:
+    """Which takes eight seconds, and pip asks for them in a process of its own."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "cc").write_text(f"#!/bin/sh\n: > {tmp_path}/compiled\n")
+    (tools / "cc").chmod(0o755)
+    said = asked(tmp_path, METADATA, tools)
+    assert "has scrimp-" in said and not (tmp_path / "compiled").exists(), said
 
 
 def test_a_wheel_has_the_compiled_step(wheel: Path, installed: Path) -> None:

@@ -28,6 +28,7 @@ def audited(cluster: Cluster, fault: str, kinds: str) -> Report:
         return Audit(client, chosen(kinds), CANARIES, name=fault, timeout_s=TIMEOUT_S).run()
 
 
+@pytest.mark.nightly  # by day in process: tests/lifecycle/test_audited.py
 def test_noise_of_four_fifths_is_found(faulty: Cluster) -> None:
     """Claim: noise × 0.8 is found from outside
     Now: found
@@ -38,7 +39,7 @@ def test_noise_of_four_fifths_is_found(faulty: Cluster) -> None:
     assert result.finding.lower_mu > result.charged_mu and not result.problems
 
 
-@pytest.mark.nightly  # by day a fault of the noise, above
+@pytest.mark.nightly  # as the fault of the noise, above
 def test_records_clipped_to_twice_the_norm_are_found(faulty: Cluster) -> None:
     """Claim: a record clipped to 2 C is found
     Now: found
@@ -56,7 +57,7 @@ def test_a_node_that_one_too_many_reads_is_found(faulty: Cluster) -> None:
     assert not report.passed and result.finding.lower_mu > result.charged_mu and not result.problems
 
 
-@pytest.mark.nightly  # by day dp_sgd's, above
+@pytest.mark.nightly  # as dp_sgd's, above
 def test_dp_adamwosm_s_noise_of_half_is_found(faulty: Cluster) -> None:
     """Its first moment forgets: four fifths of the noise would need more canaries."""
     report = audited(faulty, "half-noise", "dp_adamwosm")
@@ -64,7 +65,7 @@ def test_dp_adamwosm_s_noise_of_half_is_found(faulty: Cluster) -> None:
     assert not report.passed and result.finding.lower_mu > result.charged_mu and not result.problems
 
 
-@pytest.mark.nightly  # by day a fault of the noise, above
+@pytest.mark.nightly  # as the fault of the noise, above
 def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
     """Claim: noise that two jobs share is found
     Now: found

@@ -16,6 +16,7 @@ from tests.e2e.on_ray import attempts, begun, job, model, progress
 from tests.e2e.test_ranks import events
 from tests.e2e.test_spine import finished, submit
 
+MACHINES = 3
 NO_ROOM = "no room for 3 ranks"
 machines, service, dataset = on_ray.machines, on_ray.service, on_ray.dataset
 
@@ -31,7 +32,7 @@ def alone(service: Service, dataset: str) -> dict[str, Any]:
     return ended
 
 
-@pytest.mark.nightly  # by day one and six GPUs, and three machines and then two, in test_ray_gpus.py
+@pytest.mark.nightly  # by day one and four GPUs, and two machines and then one, in test_ray_gpus.py
 def test_a_job_has_the_same_bits_on_one_two_and_three_machines_and_without_ray(
     service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
 ) -> None:
