@@ -55,10 +55,10 @@ class Build(build_py):
 
 
 class Native(Distribution):
-    """Platform-dependent if the library was built. For metadata, which pip asks for before, nothing is."""
+    """Platform-dependent if the library was built. pip asks for metadata before: nothing is, then."""
 
     def has_ext_modules(self):
-        return self.commands != ["dist_info"] and compiled() is not None
+        return not {"egg_info", "dist_info"}.issuperset(self.commands) and compiled() is not None
 
 
 class Wheel(bdist_wheel):

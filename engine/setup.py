@@ -107,7 +107,7 @@ class Engine(Distribution):
         return True
 
     def has_ext_modules(self):
-        return self.commands != ["dist_info"] and compiled() is not None
+        return not {"egg_info", "dist_info"}.issuperset(self.commands) and compiled() is not None
 
 
 class Wheel(bdist_wheel):

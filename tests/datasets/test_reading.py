@@ -375,10 +375,22 @@ def test_a_file_that_kills_every_reader_is_rejected(api: Api, reader: Reader) ->
     assert "stopped 5 times" in found["reading"]["problem"]["detail"]
 
 
-def test_a_service_that_stops_gives_it_back(api: Api, reader: Reader) -> None:
-    made = accepted(api)
-    reader.close()
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_service_that_stops_gives_it_back(
+    api: Api, reader: Reader, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    made, read = accepted(api), File.parse_and_store
+
+    def stopped(file: File, folder: Path) -> None:
+        reader.close()
+        read(file, folder)
+
+    if when == "before":
+        reader.close()
+    else:
+        monkeypatch.setattr(File, "parse_and_store", stopped)
     assert reader.run_once()
+    monkeypatch.undo()
     assert (row_of(api, made).state, row_of(api, made).lease_until) == ("reading", None)
     assert Reader(api.db, api.settings).run_once()
     assert (row_of(api, made).state, row_of(api, made).deaths) == ("ready", 0)

@@ -40,7 +40,7 @@ def built(folder: Path, project: str, name: str, **environment: str) -> Path:
             shutil.copy(ROOT / part, source / part)
     for made in source.rglob("*.so"):
         made.unlink()
-    # What pip asks a project for. pip itself asks for the metadata before, in another process, which compiles as well.
+    # What pip asks a project for, without its metadata before.
     program = f"import setuptools.build_meta as b; b.build_wheel({str(folder)!r})"
     command = [sys.executable, "-c", program]
     subprocess.run(
@@ -147,14 +147,15 @@ def test_a_build_without_a_compiler_fetches_one(tmp_path: Path, path: str, wante
 
 
 @pytest.mark.skipif(find_spec("ziglang") is not None, reason="the package is installed here: it is the compiler")
-def test_a_wheel_s_metadata_are_told_without_compiling(tmp_path: Path) -> None:
-    """Which takes eight seconds, and pip asks for them in a process of its own."""
+@pytest.mark.parametrize(("hook", "says"), [(HOOK, "asks for []"), (METADATA, "has scrimp-")])
+def test_what_pip_asks_before_a_build_is_told_without_compiling(tmp_path: Path, hook: str, says: str) -> None:
+    """Which takes eight seconds, and pip asks in processes of their own."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "cc").write_text(f"#!/bin/sh\n: > {tmp_path}/compiled\n")
     (tools / "cc").chmod(0o755)
-    said = asked(tmp_path, METADATA, tools)
-    assert "has scrimp-" in said and not (tmp_path / "compiled").exists(), said
+    said = asked(tmp_path, hook, tools)
+    assert says in said and not (tmp_path / "compiled").exists(), said
 
 
 def test_a_wheel_has_the_compiled_step(wheel: Path, installed: Path) -> None:

@@ -1,7 +1,7 @@
-"""A service over a Ray cluster of raylets on this machine, which a file's tests share, and what they ask it.
+"""A service over a Ray cluster of three raylets on this machine, which a file's tests share, and what they ask it.
 
-A file says how many MACHINES there are. One that declares GPUS has so many on each: Ray counts them, and the ranks
-compute on the processor (tests/e2e/declared_gpus).
+A file that declares GPUS has so many on each raylet: Ray counts them, and the ranks compute on the processor
+(tests/e2e/declared_gpus).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if gpus:
         path = filter(None, (str(DECLARED_GPUS), os.environ.get("PYTHONPATH")))
         settings["PYTHONPATH"] = os.pathsep.join(path)
-    with closing(Machines(request.module.MACHINES, folder, settings, gpus)) as made:
+    with closing(Machines(3, folder, settings, gpus)) as made:
         yield made
 
 

@@ -28,7 +28,7 @@ def audited(cluster: Cluster, fault: str, kinds: str) -> Report:
         return Audit(client, chosen(kinds), CANARIES, name=fault, timeout_s=TIMEOUT_S).run()
 
 
-@pytest.mark.nightly  # by day in process: tests/lifecycle/test_audited.py
+@pytest.mark.nightly  # by day the fault in tests/lifecycle/test_audited.py, and the verdict in tests/canaries
 def test_noise_of_four_fifths_is_found(faulty: Cluster) -> None:
     """Claim: noise × 0.8 is found from outside
     Now: found
@@ -78,7 +78,7 @@ def test_noise_that_two_jobs_share_is_found(faulty: Cluster) -> None:
     assert any("share noise" in note for note in notes(report))
 
 
-@pytest.mark.nightly  # tests/canaries counts scores; a fault of the real worker is found above
+@pytest.mark.nightly  # by day tests/canaries counts scores
 def test_an_uncharged_score_is_found(faulty: Cluster) -> None:
     """Claim: an uncharged score is found
     Now: found

@@ -87,7 +87,7 @@ def read(fleet: Cluster, db: Database, dataset: RegisteredDataset) -> tuple[int,
         return row.attempt, row.deaths
 
 
-@pytest.mark.nightly  # by day tests/datasets/test_reading.py, and what an ingest worker reads, below
+@pytest.mark.nightly  # by day tests/datasets/test_ingest.py and test_reading.py
 def test_no_reading_is_lost(fleet: Cluster, db: Database) -> None:
     start_held(fleet)
     (ingest,) = fleet.living("ingest")

@@ -16,7 +16,6 @@ from tests.e2e.on_ray import attempts, begun, job, model, progress
 from tests.e2e.test_ranks import events
 from tests.e2e.test_spine import finished, submit
 
-MACHINES = 3
 NO_ROOM = "no room for 3 ranks"
 machines, service, dataset = on_ray.machines, on_ray.service, on_ray.dataset
 
@@ -32,7 +31,7 @@ def alone(service: Service, dataset: str) -> dict[str, Any]:
     return ended
 
 
-@pytest.mark.nightly  # by day one and four GPUs, and two machines and then one, in test_ray_gpus.py
+@pytest.mark.nightly  # by day three machines and then two, in test_ray_gpus.py
 def test_a_job_has_the_same_bits_on_one_two_and_three_machines_and_without_ray(
     service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
 ) -> None:
@@ -70,7 +69,7 @@ def test_a_job_too_large_for_the_cluster_waits_and_says_so_and_another_passes(se
     assert finished(service, large)["status"] == "cancelled"
 
 
-@pytest.mark.nightly  # by day tests/lifecycle/test_room.py, and on GPUs
+@pytest.mark.nightly  # by day tests/lifecycle/test_room.py
 def test_a_job_whose_turn_it_is_waits_in_the_queue_while_machines_are_in_use(
     service: Service, machines: Machines, dataset: str, alone: dict[str, Any]
 ) -> None:
