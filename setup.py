@@ -55,7 +55,7 @@ class Build(build_py):
 
 
 class Native(Distribution):
-    """Platform-dependent if the library was built. pip asks for metadata before: nothing is, then."""
+    """Platform-dependent if the library was built. It is not built for the questions that pip asks before."""
 
     def has_ext_modules(self):
         return not {"egg_info", "dist_info"}.issuperset(self.commands) and compiled() is not None

@@ -149,7 +149,7 @@ def test_a_build_without_a_compiler_fetches_one(tmp_path: Path, path: str, wante
 @pytest.mark.skipif(find_spec("ziglang") is not None, reason="the package is installed here: it is the compiler")
 @pytest.mark.parametrize(("hook", "says"), [(HOOK, "asks for []"), (METADATA, "has scrimp-")])
 def test_what_pip_asks_before_a_build_is_told_without_compiling(tmp_path: Path, hook: str, says: str) -> None:
-    """Which takes eight seconds, and pip asks in processes of their own."""
+    """Compiling takes eight seconds, and pip asks each question in a process of its own."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "cc").write_text(f"#!/bin/sh\n: > {tmp_path}/compiled\n")
