@@ -51,13 +51,12 @@ Results = Mapping[str, str]
 
 
 def checkout(commit: str, folder: Path) -> Path:
-    """That commit's files, its compiled step from here, and this driver."""
+    """That commit's files, its native library, compiled, and this driver."""
     folder.mkdir()
     packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
     shutil.copytree(Path(__file__).parent, folder / "tests" / "mutation", dirs_exist_ok=True)
-    for built in (ROOT / "core" / "native").glob("*.so"):
-        shutil.copy(built, folder / "core" / "native")
+    subprocess.run([sys.executable, "core/native/build.py"], cwd=folder, check=True)
     return folder
 
 
