@@ -73,6 +73,7 @@ def test_ray_asks_for_its_token_and_encrypts_in_every_pod(documents: list[Docume
         assert folders == {"/run/ray"} and mounted["/run/ray"]["readOnly"]
     head = groups(documents)["head"]["rayStartParams"]
     assert (head["num-cpus"], head["include-dashboard"]) == ("0", "false")
+    assert all(each["rayStartParams"]["include-log-monitor"] == "false" for each in groups(documents).values())
 
 
 def test_only_the_cluster_s_own_pods_reach_a_port(documents: list[Document]) -> None:
