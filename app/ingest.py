@@ -19,6 +19,7 @@ from app.datasets import readings, volume
 from app.datasets.reader import Reader
 from app.db.database import Database
 from app.lifecycle.queue.presence import Presence
+from app.repeat import told_to_stop
 from app.sandbox.processes import use_few_arenas
 from app.secrets import load_secrets
 from app.settings import Settings, get_settings
@@ -88,9 +89,7 @@ def main() -> None:
     use_few_arenas()
     settings = get_settings()
     logs.configure("ingest", settings.log_format, settings.log_level)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+    stop = told_to_stop(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with closing(Database.of(settings)) as db:
         try:
             presence = Watching(db, settings, check(db, settings), stop)

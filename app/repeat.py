@@ -1,8 +1,10 @@
-"""What a process of the service does again and again, in a thread of its own or in its main one."""
+"""What a process of the service does again and again, in a thread of its own or in its main one, until a signal."""
 
 from __future__ import annotations
 
 import logging
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -58,6 +60,28 @@ class Round(Generic[T]):
             self.tried.add(item)
             yield item
         self.tried.clear()
+
+
+def told_to_stop(*numbers: signal.Signals) -> threading.Event:
+    """An event that each of these signals sets from now on, in a thread of its own. Call it in the main thread.
+
+    Setting it in a handler could hang: Python calls handlers once the main thread wakes, and a signal that came while
+    the process stood still mostly wakes another one; and `set` waits for a lock that the interrupted `wait` may hold.
+    """
+    stop, (reader, writer) = threading.Event(), socket.socketpair()
+    writer.setblocking(False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)  # else it ends the process, or is not written
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+    def hear() -> None:
+        with writer:  # open as long as signals are written to it
+            while received := reader.recv(1):
+                if received[0] in numbers:
+                    stop.set()
+
+    threading.Thread(target=hear, name="signals", daemon=True).start()
+    return stop
 
 
 def repeat(action: Callable[[], object], stop: threading.Event, poll_s: float, watch: Due | None = None) -> None:

@@ -40,7 +40,7 @@ from app.lifecycle.states import ACTIVE, append_event
 from app.lifecycle.sweeper import count_queued, cut_off_silent, reap_expired, traceparent
 from app.lifecycle.wakeups import CeleryNotifier, Notifier, WakeUp, as_read
 from app.predictions import prediction_claims as predictions
-from app.repeat import Round, in_thread, repeat
+from app.repeat import Round, in_thread, repeat, told_to_stop
 from app.retention import service as retention
 from app.settings import Settings, get_settings
 from app.storage import objects
@@ -300,9 +300,7 @@ def main() -> None:
     settings = get_settings()
     logs.configure("relay", settings.log_format, settings.log_level)
     tracing.configure("relay", settings.otel_endpoint)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = told_to_stop(signal.SIGINT, signal.SIGTERM)
     db = Database.of(settings)
     # In separate threads: a slow receiver of webhooks or a large egress delays neither wake-ups nor certificates, and a
     # broker that is away does not delay the audit log.

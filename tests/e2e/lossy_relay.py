@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from app.db.database import Database
 from app.ledger.signing_keys import signing_key
 from app.lifecycle.relay import Relay
 from app.lifecycle.wakeups import CeleryNotifier, WakeUp
+from app.repeat import told_to_stop
 from app.settings import get_settings
 
 
@@ -35,6 +35,5 @@ class LossyNotifier(CeleryNotifier):
 
 
 if __name__ == "__main__":
-    settings, stop = get_settings(), threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    settings, stop = get_settings(), told_to_stop(signal.SIGTERM)
     Relay(Database.of(settings), settings, signing_key(settings), LossyNotifier(settings)).run(stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,8 +130,14 @@ def test_a_worker_that_cannot_see_the_files_does_not_start(fleet: Cluster, tmp_p
     assert len(fleet.workers("ingest")) == 1, "the list has the one that reads"
 
 
+def pending(pid: int, number: signal.Signals) -> bool:
+    """A signal was sent to a process, which has not taken it yet."""
+    (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("ShdPnd"))
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
 def test_a_worker_needs_two_of_the_api_s_secrets_and_no_broker(fleet: Cluster, db: Database, tmp_path: Path) -> None:
-    """And draining this machine's workers ends it."""
+    """And draining this machine's workers ends it, also one that stands still as it is told."""
     secrets = tmp_path / "two"
     secrets.mkdir(mode=0o700)
     for name in ("data_hmac_key", "parts_key"):
@@ -140,6 +147,9 @@ def test_a_worker_needs_two_of_the_api_s_secrets_and_no_broker(fleet: Cluster, d
     process = fleet._run("ingest", *fleet._command("worker"), "--ingest", **given)
     until(lambda: fleet.workers("ingest"))
     assert read(fleet, db, registered(fleet, "fourth")) == (1, 0)
+    process.send_signal(signal.SIGSTOP)
     drained = fleet._run("drain", *fleet._command("worker"), "--drain")
+    processes.until(lambda: pending(process.pid, signal.SIGTERM))
+    process.send_signal(signal.SIGCONT)
     assert drained.wait(300) == 0 and process.wait(300) == 0
     assert "1 stopped" in fleet.words("drain")
