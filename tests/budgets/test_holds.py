@@ -69,12 +69,19 @@ def post(db: Database, dataset: str, job: str, train: int, holdout: int = 0) -> 
 
 
 def test_a_key_spends_within_its_own_sub_account(db: Database, dataset: str) -> None:
-    ann, bob = add_key(db), add_key(db)
-    give(db, dataset, ann, 1.0)
+    ann, bob, eve = add_key(db), add_key(db), add_key(db)
+    other = open_ledger(db)
+    for each, key in ((dataset, ann), (dataset, eve), (other, ann)):
+        give(db, each, key, 1.0)
     with db.read() as session:
         own = sub_accounts.of_key(session, dataset, ann)
         assert own is not None and own.name == ann
         assert sub_accounts.of_key(session, dataset, bob) is None
+        for key, on in ((ann, [dataset, other]), (eve, [dataset]), (bob, [])):
+            found = sub_accounts.of_key_on(session, [dataset, other], key)
+            assert {each: (share.dataset_id, share.name) for each, share in found.items()} == {
+                each: (each, key) for each in on
+            }
 
 
 def of(db: Database, dataset: str, name: str) -> tuple[int, int, int, int]:
@@ -225,6 +232,17 @@ def test_balances_that_were_changed_from_outside_are_found(db: Database, dataset
     assert not found.valid and found.problem is not None and "sub-account" in found.problem
     with pytest.raises(PrivacyError, match="changed from outside"):
         post(db, dataset, "job_1", 1)
+
+
+@pytest.mark.parametrize("has_holdout", [True, False])
+def test_a_hold_out_s_budget_follows_from_whether_there_is_one(db: Database, has_holdout: bool) -> None:
+    add_owner(db)
+    dataset = open_ledger(db, holdout=has_holdout)
+    units = give(db, dataset, add_key(db), 1.0)
+    assert is_valid(db, dataset)
+    with db.write() as session:
+        session.execute(update(SubAccount).values(holdout_budget=0 if has_holdout else units))
+    assert not is_valid(db, dataset)
 
 
 def test_racing_keys_of_one_team_hold_exactly_what_fits(db: Database, dataset: str) -> None:

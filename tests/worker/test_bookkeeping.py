@@ -16,6 +16,8 @@ from tests.worker.layers import CASES, TOKENS, WIDTH, Batch, Scale, Tensors, los
 from worker.clipping import accumulators, methods
 from worker.clipping.bookkeeping import Bookkeeping
 from worker.clipping.engine import Clip
+from worker.clipping.terms import Outer
+from worker.data.norms import ROUNDING
 from worker.models.positions import Positions
 
 
@@ -79,6 +81,16 @@ def test_divisors_act_before_the_clip(name: str) -> None:
     divisors = {n: 0.1 + torch.rand(p.shape, dtype=torch.float64) for n, p in parameters.items()}
     wanted = one_at_a_time(module, batch, "flat", 0.3, divisors)
     assert_close(engine(module).private_sum(parameters, Tensors(*batch), Clip(0.3, divisors)), wanted)
+
+
+def test_a_divided_length_s_slack_is_of_its_widths_and_not_of_a_pass_s_records() -> None:
+    left, right, divisor = (torch.rand(*shape).double() + 0.5 for shape in ((6, 1, 3), (6, 1, 50), (3, 50)))
+    shares = []
+    for records in (1, 6):
+        outer = Outer(left[:records], right[:records])
+        squares, slack = accumulators.ParameterAccumulator([outer], divisor.shape, divisor).squares()
+        shares.append(float(slack[0] / squares[0] / ROUNDING))
+    assert shares == pytest.approx([3 + 50 + 8] * 2)
 
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
