@@ -151,6 +151,22 @@ def its_garbage() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def settings_of_commands() -> Iterator[None]:
+    """A command of the service turns its options into settings of its process, as of all that it starts: they would be
+    those of the next test's services, too."""
+    before = settings_here()
+    yield
+    for name, _ in settings_here() - before:
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def settings_here() -> set[tuple[str, str]]:
+    """Names and values in the environment."""
+    return {each for each in os.environ.items() if each[0].startswith("SCRIMP_")}
+
+
+@pytest.fixture(autouse=True)
 def same_chance() -> None:
     """What draws without a seed of its own draws the same, whichever tests ran before."""
     random.seed(0)
