@@ -85,7 +85,7 @@ class Watching(Presence):
 
 
 def main() -> None:
-    """Runs until SIGINT or SIGTERM."""
+    """Runs until SIGINT, SIGTERM or SIGHUP."""
     use_few_arenas()
     settings = get_settings()
     logs.configure("ingest", settings.log_format, settings.log_level)

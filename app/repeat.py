@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from types import FrameType
 from typing import Generic, Protocol, TypeVar
 
 from app.logs import kind_of
@@ -70,17 +72,21 @@ def told_to_stop(*numbers: signal.Signals) -> threading.Event:
     """
     stop, (reader, writer) = threading.Event(), socket.socketpair()
     writer.setblocking(False)
-    for number in numbers:
-        signal.signal(number, lambda *_: None)  # else it ends the process, or is not written
-    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
     def hear() -> None:
-        with writer:  # open as long as signals are written to it
-            while received := reader.recv(1):
-                if received[0] in numbers:
-                    stop.set()
+        while received := reader.recv(1):
+            if received[0] in numbers:
+                stop.set()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        with suppress(BlockingIOError):  # so much is there to be read
+            writer.send(bytes([number]))
 
     threading.Thread(target=hear, name="signals", daemon=True).start()
+    # Python writes to it at once, in whichever thread; the handler, later, should another library have taken its place.
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, note)
     return stop
 
 

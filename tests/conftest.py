@@ -31,7 +31,7 @@ from app.main import create_app
 from app.sandbox import limited as sandbox
 from app.sandbox.processes import loading
 from app.secrets import ensure_secrets, load_secret
-from app.settings import Settings
+from app.settings import Settings, get_settings
 from tests import servers, spread, warm
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def settings_of_commands() -> Iterator[None]:
     for name, _ in settings_here() - before:
         del os.environ[name]
     os.environ.update(before)
+    get_settings.cache_clear()
 
 
 def settings_here() -> set[tuple[str, str]]:

@@ -42,6 +42,4 @@ def _stop_attempt(sig: str, **_: Any) -> None:
     """Runs in the signal handler: the running attempt ends at its block's end, and its job is queued again. A second
     signal ends it at once."""
     logger.info("this worker ends: %s", sig)
-    if STOPPING.is_set():
-        AT_ONCE.set()
-    STOPPING.set()
+    (AT_ONCE if STOPPING.is_set() else STOPPING).set()

@@ -148,8 +148,10 @@ def test_a_worker_needs_two_of_the_api_s_secrets_and_no_broker(fleet: Cluster, d
     until(lambda: fleet.workers("ingest"))
     assert read(fleet, db, registered(fleet, "fourth")) == (1, 0)
     process.send_signal(signal.SIGSTOP)
-    drained = fleet._run("drain", *fleet._command("worker"), "--drain")
-    processes.until(lambda: pending(process.pid, signal.SIGTERM))
-    process.send_signal(signal.SIGCONT)
+    try:
+        drained = fleet._run("drain", *fleet._command("worker"), "--drain")
+        processes.until(lambda: process.poll() is not None or pending(process.pid, signal.SIGTERM))
+    finally:
+        process.send_signal(signal.SIGCONT)
     assert drained.wait(300) == 0 and process.wait(300) == 0
     assert "1 stopped" in fleet.words("drain")

@@ -17,5 +17,5 @@ def test_a_test_leaves_the_mask_of_new_files_as_it_was(turn: int) -> None:
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_test_leaves_the_settings_as_they_were(turn: int) -> None:
-    assert "SCRIMP_DEVICES" not in os.environ and os.environ["SCRIMP_BODY_TIME_S"] == "300", f"before turn {turn}"
-    os.environ |= {"SCRIMP_DEVICES": "cpu", "SCRIMP_BODY_TIME_S": "1"}
+    assert "SCRIMP_OF_A_COMMAND" not in os.environ and os.environ["SCRIMP_BODY_TIME_S"] == "300", f"before turn {turn}"
+    os.environ |= {"SCRIMP_OF_A_COMMAND": "cpu", "SCRIMP_BODY_TIME_S": "1"}

@@ -148,7 +148,7 @@ def test_the_largest_that_fits_truly_fits_full_batch(
     remaining: int, steps: int, kind: tuple[str, float | None], log_delta: float, scores: list[dict[str, Any]]
 ) -> None:
     asked = request("full_batch", 500, 500, steps, delta=10.0**log_delta, filter_=kind, releases=scores)
-    check_largest(asked, remaining, 1.1e-4)  # five digits of ε are told
+    check_largest(asked, remaining)
 
 
 @settings(max_examples=3)
@@ -158,11 +158,11 @@ def test_the_largest_that_fits_truly_fits_poisson(remaining: int, steps: int, or
     check_largest(asked, remaining)
 
 
-def check_largest(asked: PlanRequest, remaining: int, apart: float = 1e-3) -> None:
+def check_largest(asked: PlanRequest, remaining: int) -> None:
     largest = largest_that_fits(fits(asked, remaining)).epsilon
     if largest is not None:
         assert price(with_target(asked, largest)).charge.train <= remaining
-    more = (1.0 + apart) * largest if largest is not None else 1e-4
+    more = 1.001 * largest if largest is not None else 1e-4
     if more > 100.0:
         return
     try:

@@ -31,6 +31,6 @@ def test_a_signal_that_another_thread_takes_is_heard(seconds: str) -> None:
             if seconds != "None":
                 assert [process.stdout.readline() for _ in range(3)] == ["goes on\n"] * 3
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(300) == 0
         finally:
             process.kill()
