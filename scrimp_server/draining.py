@@ -10,6 +10,7 @@ import fcntl
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,12 +29,12 @@ def present(home: Path) -> int:
     return lock
 
 
-def drain(home: Path) -> list[int]:
-    """Sends SIGTERM to the living workers of this host, and waits for their ends. Returns their pids.
+def terminate(home: Path) -> dict[int, int]:
+    """Sends SIGTERM to the living workers of this host. Returns the lock that each pid holds until its end.
 
     A worker lets its job's block come to its end, saves the job's state and gives it back (SCRIMP_DRAIN_S).
     """
-    waited: dict[int, int] = {}
+    locks: dict[int, int] = {}
     for path in sorted((home / FOLDER).glob(f"{socket.gethostname()}:*")):
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -42,11 +43,15 @@ def drain(home: Path) -> list[int]:
             pid = int(path.name.rpartition(":")[2])
             with suppress(ProcessLookupError):  # it ended just now
                 os.kill(pid, signal.SIGTERM)
-            waited[pid] = lock
+            locks[pid] = lock
             continue
         path.unlink(missing_ok=True)
         os.close(lock)
-    for lock in waited.values():
+    return locks
+
+
+def wait_for(locks: Mapping[int, int]) -> None:
+    """Waits for their ends."""
+    for lock in locks.values():
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.close(lock)
-    return list(waited)

@@ -133,10 +133,15 @@ def worker(
 
 def _drain() -> None:
     from app.settings import Settings
-    from scrimp_server.draining import drain
+    from scrimp_server.draining import terminate, wait_for
 
-    pids = drain(Settings().home)
-    print(f"{len(pids)} stopped" if pids else "no worker of this home runs here")
+    locks = terminate(Settings().home)
+    if not locks:
+        print("no worker of this home runs here")
+        return
+    print(f"waits for the end of {', '.join(map(str, locks))} (process numbers)", flush=True)
+    wait_for(locks)
+    print(f"{len(locks)} stopped")
 
 
 def settings_of(home: Path | None) -> Settings:

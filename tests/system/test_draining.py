@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from app.db.database import Database
 from app.settings import Settings
 from scrimp.cli import app
-from scrimp_server.draining import FOLDER, drain
+from scrimp_server.draining import FOLDER, terminate
 from tests.processes import until
 
 
@@ -25,7 +25,8 @@ def test_a_worker_is_told_to_stop_and_waited_for(settings: Settings, db: Databas
         until(lambda: "worker" in output.read_text() and any((settings.home / FOLDER).glob("*")))
         until(lambda: b"celery" in Path(f"/proc/{worker.pid}/cmdline").read_bytes())
         answer = CliRunner().invoke(app, ["worker", "--drain", "--home", str(settings.home)])
-        assert (answer.exit_code, answer.output) == (0, "1 stopped\n"), output.read_text()
+        said = f"waits for the end of {worker.pid} (process numbers)\n1 stopped\n"
+        assert (answer.exit_code, answer.output) == (0, said), output.read_text()
         assert worker.wait(300) == 0, output.read_text()
     finally:
         worker.kill()
@@ -41,4 +42,4 @@ def test_a_file_of_a_worker_that_is_gone_sends_no_signal(tmp_path: Path) -> None
     mine, elsewhere = folder / f"{os.uname().nodename}:{os.getpid()}", folder / f"another-host:{os.getpid()}"
     mine.touch()
     elsewhere.touch()
-    assert drain(tmp_path) == [] and not mine.exists() and elsewhere.exists()
+    assert terminate(tmp_path) == {} and not mine.exists() and elsewhere.exists()
