@@ -234,11 +234,25 @@ class S3:
         return f"s3://{name}"
 
 
+# S3 compares an object's version and writes it at once. moto compares, and then writes, each request in its own thread.
+S3_SERVER = """
+import sys, threading
+from moto.s3.responses import S3Response
+from moto.server import main
+put, lock = S3Response.put_object, threading.Lock()
+def put_alone(response):
+    with lock:
+        return put(response)
+S3Response.put_object = put_alone
+main(sys.argv[1:])
+"""
+
+
 @contextmanager
 def s3() -> Iterator[S3]:
     """An S3 server in a process of its own."""
     port = free_port()
-    line = [sys.executable, "-c", "from moto.server import main; import sys; main(sys.argv[1:])", "-p", str(port)]
+    line = [sys.executable, "-c", S3_SERVER, "-p", str(port)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + 300
