@@ -38,7 +38,7 @@ def groups(documents: list[Document]) -> dict[str, Document]:
 
 
 def options(parameters: dict[str, str]) -> list[str]:
-    """Those of `ray start`, as KubeRay makes them up to 1.6: most that are true are switches, or else are not there."""
+    """Those of `ray start`, as an older KubeRay makes them: most that are true are switches, or else are not there."""
     switches = {
         name
         for name, value in parameters.items()
